@@ -1,0 +1,174 @@
+"""Every error of the package, once.
+
+One root, families by who has to act: :class:`InputError` (whoever wrote the playbook, the workload, the flag;
+exit 2), :class:`ServiceError` (whoever operates PostgreSQL and Redis; exit 1), :class:`ToolError` (what a task
+of a pipeline reports; policies decide) and :class:`InternalConflict` (never shown: a write found that its lease
+or its expected state is gone). ``code`` is stable and safe to match on; messages are for people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong in a playbook, with its place: ``file:line:column`` (both from 1), step and a hint."""
+
+    message: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    step: str | None = None
+    hint: str | None = None
+    warning: bool = False
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        where = f" step '{self.step}':" if self.step else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{place}:{where} {self.message}{hint}" if place else f"{where.lstrip()} {self.message}{hint}".strip()
+
+
+class NoetlError(Exception):
+    """The root. ``exit_code`` is what the command line ends with, ``hint`` what to do about it."""
+
+    code = "error"
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class InputError(NoetlError):
+    """What the user gave cannot be used: a flag, a workload, a name, a setting."""
+
+    code = "invalid_input"
+    exit_code = 2
+
+
+class PlaybookInvalid(InputError):
+    """A playbook was refused; ``problems`` holds everything that is wrong with it, in the order of the file."""
+
+    code = "invalid_playbook"
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.problems,))
+
+
+class NotFound(InputError):
+    """A playbook, execution or credential of that name does not exist."""
+
+    code = "not_found"
+
+
+class ServiceError(NoetlError):
+    """PostgreSQL or Redis cannot be reached, or is not as we need it (schema version, permissions)."""
+
+    code = "service_unavailable"
+
+
+class ExecutionFailed(NoetlError):
+    """An execution ended FAILED or CANCELLED while somebody asked for its result; ``error`` is what it reports."""
+
+    code = "execution_failed"
+
+    def __init__(self, message: str, *, error: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.error = dict(error or {})
+
+
+class WaitTimeout(NoetlError):
+    """The execution was still running when the time to wait was over; it goes on."""
+
+    code = "timeout"
+    exit_code = 3
+
+
+class TemplateError(NoetlError):
+    """A template could not be rendered: an undefined value, a wrong type, a sandbox violation.
+
+    ``expression`` is the template's text, ``place`` where it stands (``step 's', task 't', url, line 12``).
+    """
+
+    code = "template"
+
+    def __init__(self, message: str, *, expression: str | None = None, place: str | None = None) -> None:
+        super().__init__(message)
+        self.expression = expression
+        self.place = place
+
+
+@dataclass(slots=True)
+class ErrorInfo:
+    """The ``error`` of an outcome: what policies see as ``output.error``."""
+
+    kind: str
+    message: str
+    code: str | None = None
+    status: int | None = None
+    retryable: bool = False
+    #: least delay in seconds before a retry makes sense (``Retry-After``)
+    retry_after: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "code": self.code,
+            "status": self.status,
+            "message": self.message,
+            "retryable": self.retryable,
+        }
+
+
+class ToolError(NoetlError):
+    """A task failed. ``info`` becomes ``output.error``; ``extra`` merges into the envelope (``http``, ``pg``, ``py``, ``data``)."""
+
+    code = "tool"
+
+    def __init__(self, info: ErrorInfo, *, extra: Mapping[str, Any] | None = None) -> None:
+        super().__init__(info.message)
+        self.info = info
+        self.extra: dict[str, Any] = dict(extra or {})
+
+
+class InternalConflict(Exception):
+    """A guarded write matched nothing: somebody else owns the work now. The transaction is undone, nobody is told."""
+
+
+class LeaseLost(InternalConflict):
+    """This run no longer holds its lane or claim (it was paused too long, or delivered twice)."""
+
+
+@dataclass(slots=True)
+class Problems:
+    """Collects problems so that all of them are reported in one go."""
+
+    found: list[Problem] = field(default_factory=list)
+
+    def add(self, problem: Problem) -> None:
+        self.found.append(problem)
+
+    @property
+    def errors(self) -> list[Problem]:
+        return [problem for problem in self.found if not problem.warning]
+
+    @property
+    def warnings(self) -> list[Problem]:
+        return [problem for problem in self.found if problem.warning]
+
+    def raise_errors(self) -> None:
+        """Raises :class:`PlaybookInvalid` if any error (not warning) was collected."""
+        if self.errors:
+            raise PlaybookInvalid(sorted(self.errors, key=lambda p: (p.line or 0, p.column or 0)))

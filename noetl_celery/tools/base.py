@@ -1,0 +1,83 @@
+"""What a tool is: the protocol, the call it gets and the outcome that policies see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from noetl_celery.errors import ErrorInfo
+
+Credential = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One run of a task.
+
+    ``config``: the tool's keys, rendered (keys named in ``Tool.raw_keys`` are as written). ``input``: the rendered
+    ``input`` of step and task, merged. ``credential``: looks a credential up by name (raises ``ToolError`` of kind
+    ``credential`` for an unknown one); its answer never reaches a log. ``print``: where a task's own output goes,
+    line by line. ``names``: ``execution_id``, ``step``, ``task``, ``row`` for log lines.
+    ``deadline``: ``time.monotonic()`` value after which the call should give up, or None.
+    ``context``: what python code sees as ``context`` (execution_id, step, workload, ctx, iter …), JSON values.
+    """
+
+    config: Mapping[str, Any]
+    input: Mapping[str, Any]
+    credential: Callable[[str], Credential]
+    print: Callable[[str], None]
+    names: Mapping[str, str]
+    deadline: float | None = None
+    context: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """A task kind. One instance serves all threads of a process; it keeps no state of a call.
+
+    ``check`` runs when a playbook is registered, on the keys as written (templates unrendered), and returns what
+    is wrong as ``(key or None, message)`` pairs. ``run`` does the work and returns JSON-safe data, or raises
+    ``ToolError``; any other exception is a bug and becomes an error outcome of kind ``internal``. It may be run
+    again for the same row after a crash: it promises at-least-once, no more.
+    ``raw_keys`` are never rendered (code). ``close`` ends pooled connections; it may be called twice.
+    """
+
+    kind: str
+    raw_keys: frozenset[str]
+
+    def check(self, config: Mapping[str, Any]) -> Sequence[tuple[str | None, str]]: ...
+
+    def run(self, call: ToolCall) -> Any: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a task returned, as policies, ``set`` and later tasks see it under ``output`` and ``outcome``."""
+
+    data: Any = None
+    error: ErrorInfo | None = None
+    http: Mapping[str, Any] = field(default_factory=dict)
+    pg: Mapping[str, Any] = field(default_factory=dict)
+    py: Mapping[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+    def envelope(self) -> dict[str, Any]:
+        """The mapping that templates see; ``data`` = ``result`` = ``response``, ``error`` empty when ok."""
+        return {
+            "status": "ok" if self.ok else "error",
+            "data": self.data,
+            "result": self.data,
+            "response": self.data,
+            "error": self.error.as_dict() if self.error else {},
+            "http": dict(self.http),
+            "pg": dict(self.pg),
+            "py": dict(self.py),
+            "meta": self.meta,
+        }
