@@ -1,0 +1,369 @@
+"""The engine's one function: what follows from these signals?
+
+It changes ``state`` in place (the caller loaded it for this purpose and writes it back with the decision), and is
+deterministic but for the ids it draws. The same function runs in production, in tests and in the simulator.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from noetl_celery.engine.assign import assign, merge_paths
+from noetl_celery.engine.decision import Closing, Decision, Event, Opening
+from noetl_celery.engine.facts import Facts
+from noetl_celery.engine.loops import due_claims, loop_settings
+from noetl_celery.engine.routing import matching_arcs, released, shared_lineage
+from noetl_celery.engine.state import FINAL, ExecutionState, LoopSettings, Signal, StageState, Waiting
+from noetl_celery.errors import TemplateError
+from noetl_celery.playbook.plan import Plan, StepPlan
+from noetl_celery.template import scope
+
+#: stages opened by one call before the rest is left to the next look (routers can loop without any task)
+OPENINGS_PER_TURN = 1_000
+FAILURES_SHOWN = 20
+
+
+def decide(
+    plan: Plan, state: ExecutionState, signals: Sequence[Signal], facts: Facts, new_id: Callable[[], int]
+) -> Decision:
+    """Takes each signal in order, then lets everything settle: stages end, tokens move on, claims are issued.
+
+    Signals about stages that are no longer open are ignored, so a stale note does no harm. An execution that has
+    ended never changes again.
+    """
+    turn = _Turn(plan, state, facts, new_id)
+    if state.status in FINAL:
+        return turn.decision
+    for signal in signals:
+        turn.take(signal)
+    turn.settle()
+    return turn.decision
+
+
+class _Turn:
+    def __init__(self, plan: Plan, state: ExecutionState, facts: Facts, new_id: Callable[[], int]) -> None:
+        self.plan, self.state, self.facts, self.new_id = plan, state, facts, new_id
+        self.decision = Decision()
+        self.fresh: dict[str, Any] = {}
+        self.fresh_tasks: dict[str, Mapping[str, Any]] = {}
+
+    # -- signals -------------------------------------------------------------------------------------------------
+
+    def take(self, signal: Signal) -> None:
+        state = self.state
+        match signal.type:
+            case "start":
+                if state.status == "PENDING":
+                    state.status = "RUNNING"
+                    self.event("playbook.started", "RUNNING")
+                    state.waiting.append(Waiting(self.plan.entry, ()))
+            case "cancel":
+                state.cancelling, state.status = True, "CANCELLING"
+                state.waiting.clear()
+                for stage in state.stages.values():
+                    self.stop(stage)
+            case "pause":
+                state.paused, state.status = True, "PAUSED" if state.status == "RUNNING" else state.status
+            case "resume":
+                state.paused, state.status = False, "RUNNING" if state.status == "PAUSED" else state.status
+            case _:
+                stage = state.stages.get(int(signal.data["stage"]))
+                if stage is not None:
+                    self.take_stage_signal(stage, signal)
+
+    def take_stage_signal(self, stage: StageState, signal: Signal) -> None:
+        data = signal.data
+        match signal.type:
+            case "claim.filled":
+                stage.tickets -= 1
+                stage.claims -= data["budget"]
+                stage.open_frames += 1
+                stage.frames += 1
+                stage.slots += data["slots"]
+                stage.dry, stage.probe = bool(data.get("dry")), False
+                if stage.stopping:
+                    self.decision.stops.append(stage.stage_id)
+            case "claim.empty":
+                stage.tickets -= 1
+                stage.claims -= data["budget"]
+                stage.drained |= bool(data["sole"])
+                stage.dry = True
+            case "claim.failed":
+                stage.tickets -= 1
+                stage.claims -= data["budget"]
+                self.stop(stage, error=data["error"])
+            case "frame.done":
+                self.frame_done(stage, data)
+            case "stage.timeout":
+                self.stop(stage, error={"kind": "timeout", "message": "the step ran into its timeout"})
+
+    def frame_done(self, stage: StageState, data: Mapping[str, Any]) -> None:
+        stage.open_frames -= 1
+        stage.slots -= data["slots"]
+        stage.ok += data["ok"]
+        stage.failed += data["failed"]
+        stage.probe = True
+        if data.get("ctx"):
+            for writes in self.facts.ctx_writes(stage, int(data["frame"])):
+                merge_paths(self.state.ctx, writes)
+            self.decision.ctx_changed = True
+        if stage.failed and self.plan.steps[stage.step].failure_mode == "fail_fast":
+            self.stop(stage)
+
+    def stop(self, stage: StageState, error: Mapping[str, Any] | None = None) -> None:
+        if error is not None and stage.error is None:
+            stage.error = dict(error)
+        if not stage.stopping:
+            stage.stopping = True
+            self.decision.stops.append(stage.stage_id)
+
+    # -- settling ------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        while self.close_finished() or self.open_released():
+            pass
+        if not self.state.paused:
+            for stage in self.state.stages.values():
+                self.decision.claims += due_claims(stage, self.new_id)
+        self.end()
+
+    def close_finished(self) -> bool:
+        done = [stage for stage in self.state.stages.values() if _finished(stage)]
+        for stage in done:
+            self.close(stage)
+        return bool(done)
+
+    def open_released(self) -> bool:
+        state = self.state
+        if state.error is not None or state.cancelling:
+            state.waiting.clear()
+        if state.paused or len(self.decision.openings) >= OPENINGS_PER_TURN:
+            return False
+        group = released(self.plan, state)
+        if group is None:
+            return False
+        lineage = shared_lineage(state, group)
+        state.waiting = [token for token in state.waiting if not any(token is member for member in group)]
+        args: dict[str, Any] = {}
+        for token in group:
+            args.update(token.args or {})
+        self.open(self.plan.steps[group[0].step], lineage, group[-1].previous, args)
+        return True
+
+    def end(self) -> None:
+        state = self.state
+        if state.stages or state.waiting or state.status == "PENDING":
+            return
+        if state.cancelling:
+            state.status = "CANCELLED"
+            self.event("playbook.cancelled", "CANCELLED")
+        elif state.error is not None:
+            state.status = "FAILED"
+            self.event("playbook.failed", "FAILED", result={"error": state.error})
+        else:
+            state.status = "COMPLETED"
+            self.event("playbook.completed", "COMPLETED")
+
+    # -- stages --------------------------------------------------------------------------------------------------
+
+    def open(self, step: StepPlan, lineage: tuple[int, ...], previous: str | None, args: dict[str, Any]) -> None:
+        state = self.state
+        names = self.names(previous=previous, args=args)
+        kind: Literal["single", "collection", "cursor"] = "single"
+        if step.loop is not None:
+            kind = "cursor" if step.loop.cursor is not None else "collection"
+        stage = StageState(self.new_id(), step.name, kind, lineage, previous)
+        items: Sequence[Any] | None = None
+        timeout = None
+        try:
+            if not self.admitted(step, names):
+                self.event("step.skipped", "SKIPPED", stage, result={"reason": "admission"})
+                return
+            if step.loop is not None:
+                stage.settings = loop_settings(step.loop, names)
+            items = self.items(step, names)
+            timeout = None if step.timeout is None else float(step.timeout.render(names))
+        except (TemplateError, TypeError, ValueError) as error:
+            stage.error, stage.stopping, items = _error(error), True, []
+        if kind != "cursor" and items:
+            stage.open_frames = stage.frames = stage.slots = 1
+        visit = state.visits[step.name] = state.visits.get(step.name, 0) + 1
+        state.stages[stage.stage_id] = stage
+        self.decision.openings.append(
+            Opening(
+                stage.stage_id,
+                step.name,
+                visit,
+                kind,
+                stage.settings,
+                previous,
+                args or None,
+                state.ctx,
+                items,
+                timeout,
+            )
+        )
+        self.event("step.enter", "RUNNING", stage)
+
+    def admitted(self, step: StepPlan, names: Mapping[str, Any]) -> bool:
+        """The first admission rule that holds decides; none holds: admitted."""
+        for rule in step.admit:
+            if rule.when is None or rule.when.test(names):
+                return rule.allow
+        return True
+
+    def items(self, step: StepPlan, names: Mapping[str, Any]) -> Sequence[Any] | None:
+        if step.loop is None:
+            return [{}] if step.tasks else []
+        if step.loop.items is None:
+            return None
+        items = step.loop.items.render(names)
+        if not isinstance(items, list | tuple):
+            raise TemplateError(f"loop.in must be a list, not {type(items).__name__}")
+        return items
+
+    def close(self, stage: StageState) -> None:
+        step = self.plan.steps[stage.step]
+        del self.state.stages[stage.stage_id]
+        if self.state.cancelling:
+            self.decision.closings.append(Closing(stage.stage_id, stage.step, "CANCELLED", error=stage.error))
+            self.event("step.exit", "CANCELLED", stage)
+            return
+        envelope = self.envelope(stage, step)
+        failed = envelope["status"] == "error"
+        self.fresh[step.name] = envelope["data"]
+        if envelope.get("task_results"):
+            self.fresh_tasks[step.name] = envelope["task_results"]
+        error = envelope["error"]
+        try:
+            handled = self.route(stage, step, envelope, failed)
+        except TemplateError as problem:
+            # After a failure its own error is the news, not that `set` could not use what is missing because of it.
+            error = error if failed else _error(problem)
+            failed, handled = True, False
+        if failed and not handled and self.state.error is None:
+            self.state.error = {
+                "kind": error.get("kind"),
+                "message": error.get("message"),
+                "step": step.name,
+                "task": error.get("task"),
+            }
+        self.decision.closings.append(
+            Closing(
+                stage.stage_id,
+                step.name,
+                "FAILED" if failed else "COMPLETED",
+                envelope["data"],
+                envelope.get("task_results"),
+                error if failed else None,
+            )
+        )
+        self.terminal_event(stage, step, failed, error)
+
+    def terminal_event(self, stage: StageState, step: StepPlan, failed: bool, error: Mapping[str, Any]) -> None:
+        status = "FAILED" if failed else "COMPLETED"
+        name = "step.failed" if failed else "loop.done" if step.loop else "step.done"
+        counts = {"ok": stage.ok, "failed": stage.failed, "frames": stage.frames} if step.loop else None
+        self.event(name, status, stage, result={"error": error} if failed else counts)
+        self.event("step.exit", status, stage)
+
+    def envelope(self, stage: StageState, step: StepPlan) -> Mapping[str, Any]:
+        """What ``output`` means in the step's ``set`` and arcs."""
+        data: Any = None
+        if step.loop is None and stage.error is None and step.tasks:
+            return self.facts.single(stage)
+        error = stage.error
+        if stage.kind == "cursor":
+            data = {"processed": stage.ok + stage.failed, "ok": stage.ok, "failed": stage.failed}
+            data |= {"frames": stage.frames, "failures": self.failures(stage)}
+        elif stage.kind == "collection":
+            data = dict(self.facts.collection(stage)) if stage.frames else _empty_collection()
+        if error is None and stage.failed and step.failure_mode == "fail_fast":
+            first = next(iter(data.get("failures") or self.failures(stage)), {})
+            error = first.get("error") or {"kind": "rows_failed", "message": f"{stage.failed} rows failed"}
+        return _envelope(data, error)
+
+    def failures(self, stage: StageState) -> list[Mapping[str, Any]]:
+        return list(self.facts.failures(stage, FAILURES_SHOWN)) if stage.failed else []
+
+    def route(self, stage: StageState, step: StepPlan, envelope: Mapping[str, Any], failed: bool) -> bool:
+        """Applies the step's ``set``, then sends tokens along the arcs that match. True if any did."""
+        event = "step.failed" if failed else "loop.done" if step.loop else "step.done"
+        extra = {"__cursor_drained": stage.drained, "error": envelope["error"]}
+        names = self.names(previous=step.name, output=envelope, event={"name": event}, extra=extra)
+        self.assign(step.set, names)
+        arcs = matching_arcs(step.next, names, failed=failed)
+        if not arcs and not failed and step.next.arcs and step.next.on_no_match == "fail":
+            raise TemplateError("no arc matched after this step, and `on_no_match` is `fail`")
+        lineage = (*stage.lineage, stage.stage_id) if len(arcs) > 1 else stage.lineage
+        for arc in arcs:
+            self.assign(arc.set, names)
+            args = None if arc.args is None else arc.args.render(names)
+            if arc.step in self.plan.steps:
+                back = (step.name, arc.step) in self.plan.back_edges
+                self.state.waiting.append(Waiting(arc.step, lineage, step.name, args, back))
+        if arcs:
+            self.event("next.selected", None, stage, result={"steps": [arc.step for arc in arcs]})
+        return bool(arcs)
+
+    # -- helpers -------------------------------------------------------------------------------------------------
+
+    def assign(self, pairs: Any, names: Mapping[str, Any]) -> None:
+        for target, value in pairs:
+            assign(self.state.ctx, target.removeprefix("ctx."), value.render(names))
+            self.decision.ctx_changed = True
+
+    def names(
+        self,
+        previous: str | None,
+        args: Mapping[str, Any] | None = None,
+        output: Mapping[str, Any] | None = None,
+        event: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> Mapping[str, Any]:
+        results = ChainMap(self.fresh, self.facts.results)  # type: ignore[arg-type]
+        return scope(
+            execution_id=self.state.execution_id,
+            workload=self.state.workload,
+            ctx=self.state.ctx,
+            results=results,
+            previous=(lambda: results[previous]) if previous in self.plan.steps else None,
+            task_results=ChainMap(self.fresh_tasks, self.facts.task_results),  # type: ignore[arg-type]
+            spec=self.plan.spec,
+            args=args,
+            output=output,
+            event=event,
+            extra=extra or {},
+        )
+
+    def event(self, type_: str, status: str | None, stage: StageState | None = None, result: Any = None) -> None:
+        node, stage_id = (stage.step, stage.stage_id) if stage else (None, None)
+        self.decision.events.append(Event(type_, status, node, stage_id, result))
+
+
+def _finished(stage: StageState) -> bool:
+    return stage.idle and (stage.kind != "cursor" or stage.drained or stage.stopping)
+
+
+def _envelope(data: Any, error: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {
+        "status": "error" if error else "ok",
+        "data": data,
+        "result": data,
+        "response": data,
+        "error": dict(error or {}),
+        "http": {},
+        "pg": {},
+        "py": {},
+        "meta": {},
+    }
+
+
+def _empty_collection() -> dict[str, Any]:
+    return {"results": [], "data": [], "count": 0, "stats": {"ok": 0, "failed": 0}}
+
+
+def _error(error: Exception) -> dict[str, Any]:
+    return {"kind": "template", "message": str(error), "code": None, "status": None, "retryable": False}

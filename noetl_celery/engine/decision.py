@@ -1,0 +1,80 @@
+"""What ``decide`` asks for. The store writes it in one transaction; the runtime publishes after the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from noetl_celery.engine.state import LoopSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of the execution's story. ``stage_id`` and ``node`` where it belongs to a step."""
+
+    type: str
+    status: str | None = None
+    node: str | None = None
+    stage_id: int | None = None
+    result: Any = None
+    context: Mapping[str, Any] | None = None
+    meta: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """A ticket to ask the source of a cursor stage up to ``budget`` times.
+
+    ``sole``: nothing of the stage was open when it was issued, so an empty answer drains it.
+    ``more``: further claims may be due as soon as this one is filled (``max_in_flight`` > 1).
+    """
+
+    claim_id: int
+    stage_id: int
+    index: int
+    budget: int = 1
+    sole: bool = True
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A stage to open; ``items`` (single: one row, collection: its elements) become one frame; None for a cursor."""
+
+    stage_id: int
+    step: str
+    visit: int
+    kind: Literal["single", "collection", "cursor"]
+    settings: LoopSettings
+    previous: str | None
+    args: Mapping[str, Any] | None
+    ctx: Mapping[str, Any]
+    items: Sequence[Any] | None = None
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """A stage to close. ``result`` is what its step's name means from now on."""
+
+    stage_id: int
+    step: str
+    status: Literal["COMPLETED", "FAILED", "CANCELLED"]
+    result: Any = None
+    task_results: Mapping[str, Any] | None = None
+    error: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Decision:
+    """Everything that one call of ``decide`` asks for, in the order in which it came up."""
+
+    openings: list[Opening] = field(default_factory=list)
+    closings: list[Closing] = field(default_factory=list)
+    claims: list[ClaimSpec] = field(default_factory=list)
+    #: stages whose rows that have not started, and claims that nobody took, are to be given up
+    stops: list[int] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    #: ``ctx`` changed and must be written
+    ctx_changed: bool = False

@@ -1,0 +1,32 @@
+"""What the engine may ask about the past of an execution. The store answers from tables, tests from dictionaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from noetl_celery.engine.state import StageState
+
+
+class Facts(Protocol):
+    """Read-only and consistent: everything is answered from the transaction that holds the execution's lock."""
+
+    @property
+    def results(self) -> Mapping[str, Any]:
+        """Step name → bare result of its last visit; looked up on demand."""
+
+    @property
+    def task_results(self) -> Mapping[str, Mapping[str, Any]]:
+        """Step name → task name → result, for the steps that some template asks ``<step>.results.<task>`` of."""
+
+    def single(self, stage: StageState) -> Mapping[str, Any]:
+        """The envelope of a single stage whose row has ended, plus ``task_results``."""
+
+    def collection(self, stage: StageState) -> Mapping[str, Any]:
+        """``{results, data, count, stats}`` of a collection stage whose rows have ended, in the order of its items."""
+
+    def failures(self, stage: StageState, limit: int) -> Sequence[Mapping[str, Any]]:
+        """The first failed rows of a stage: ``{index, payload, error}``, by frame and row."""
+
+    def ctx_writes(self, stage: StageState, frame_id: int) -> Sequence[Mapping[str, Any]]:
+        """What the rows of a frame wrote to ``ctx``, in row order; each maps dotted paths to values."""

@@ -1,0 +1,90 @@
+"""The numbers of a loop and the pace of a cursor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from noetl_celery.engine.decision import ClaimSpec
+from noetl_celery.engine.state import LoopSettings, StageState
+from noetl_celery.errors import TemplateError
+from noetl_celery.playbook.plan import LoopPlan
+from noetl_celery.template import Value
+
+PARALLEL_DEFAULT = 16
+
+
+def loop_settings(loop: LoopPlan, names: Mapping[str, Any]) -> LoopSettings:
+    """Renders the numbers of a loop. Raises ``TemplateError`` naming the setting that is no number in its range."""
+    frame = loop.frame
+    default = PARALLEL_DEFAULT if loop.mode == "parallel" else 1
+    in_flight = 1 if loop.mode == "sequential" else _whole(loop.max_in_flight, names, "max_in_flight", default)
+    numbers: dict[str, Any] = {
+        "max_in_flight": in_flight,
+        "lease_seconds": _seconds(frame.lease_seconds, names, "lease_seconds"),
+        "heartbeat_seconds": _seconds(frame.heartbeat_seconds, names, "heartbeat_seconds"),
+        "max_seconds": _seconds(frame.max_seconds, names, "max_seconds"),
+    }
+    if loop.cursor is None:
+        return LoopSettings(row_concurrency=in_flight, **numbers)
+    if not frame.given:
+        # The oldest form: one row a claim. Half of the free budget a ticket, so that two of them alternate.
+        return LoopSettings(batch=math.ceil(in_flight / 2), **numbers)
+    return LoopSettings(
+        max_rows=_whole(frame.max_rows, names, "frame.max_rows", 1),
+        row_concurrency=_whole(frame.row_concurrency, names, "frame.row_concurrency", 1),
+        max_bytes=None if frame.max_bytes is None else _whole(frame.max_bytes, names, "frame.max_bytes", 1),
+        **numbers,
+    )
+
+
+def due_claims(stage: StageState, new_id: Callable[[], int]) -> list[ClaimSpec]:
+    """The claims to issue now, counted into ``stage``. An empty list when the source is dry, drained or at its bound."""
+    if stage.kind != "cursor" or stage.stopping or stage.drained:
+        return []
+    if stage.idle:
+        # Alone, so that its being empty proves the source empty: no row is at work that could add or return some.
+        return [_issue(stage, new_id, sole=True)]
+    if stage.dry:
+        if not stage.probe or stage.tickets:
+            return []
+        stage.probe = False
+        return [_issue(stage, new_id, sole=False)]
+    issued = []
+    while stage.slots + stage.claims < stage.settings.max_in_flight:
+        issued.append(_issue(stage, new_id, sole=False))
+    return issued
+
+
+def _issue(stage: StageState, new_id: Callable[[], int], *, sole: bool) -> ClaimSpec:
+    settings = stage.settings
+    budget = max(1, min(settings.batch, settings.max_in_flight - stage.slots - stage.claims))
+    stage.tickets += 1
+    stage.claims += budget
+    stage.claimed += 1
+    return ClaimSpec(new_id(), stage.stage_id, stage.claimed - 1, budget, sole, more=settings.max_in_flight > budget)
+
+
+def _whole(value: Value | None, names: Mapping[str, Any], name: str, default: int) -> int:
+    raw = default if value is None else value.render(names)
+    try:
+        number = int(str(raw))
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise TemplateError(f"loop.spec {name} must be a whole number of at least 1, not {raw!r}")
+    return number
+
+
+def _seconds(value: Value | None, names: Mapping[str, Any], name: str) -> Any:
+    if value is None:
+        return None
+    raw = value.render(names)
+    try:
+        number = float(str(raw))
+    except ValueError:
+        number = -1.0
+    if not 0 < number < math.inf:
+        raise TemplateError(f"loop.spec frame.{name} must be a number of seconds above 0, not {raw!r}")
+    return number

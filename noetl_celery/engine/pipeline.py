@@ -1,0 +1,203 @@
+"""One row's way through a step's tasks: a state machine without I/O.
+
+The lane asks ``next()`` what to do, does it, and tells ``apply()`` what came of it. ``position`` is all that
+must be saved to go on elsewhere: a parked row, or one that is handed to another lane, continues from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from noetl_celery.engine.assign import assign
+from noetl_celery.engine.policy import attempts_allowed, choose, retry_delay
+from noetl_celery.errors import ErrorInfo, TemplateError
+from noetl_celery.playbook.plan import Assignments, Rule, StepPlan, TaskPlan
+from noetl_celery.tools.base import Outcome
+
+
+@dataclass(slots=True)
+class Position:
+    """Where a row is: the task to run, its attempt (from 1), and everything that the tasks before it left."""
+
+    task: int = 0
+    attempt: int = 1
+    jumps: int = 0
+    iter: dict[str, Any] = field(default_factory=dict)
+    #: bare names written by ``set``
+    names: dict[str, Any] = field(default_factory=dict)
+    #: task name → result
+    results: dict[str, Any] = field(default_factory=dict)
+    #: envelope of the last task that ran
+    output: dict[str, Any] | None = None
+    #: dotted path → value, in the order written; merged into the execution's ``ctx`` when the frame ends
+    ctx: dict[str, Any] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """JSON to save; ``Position(**document)`` restores it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run this task with these rendered keys and inputs."""
+
+    task: TaskPlan
+    config: Mapping[str, Any]
+    input: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait ``seconds``, then ask again. ``throttled``: the target asked for it, so the row keeps its place there."""
+
+    seconds: float
+    throttled: bool = False
+    error: ErrorInfo | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The row is OK; ``data`` is the last task's result."""
+
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The row failed for good with this error, in this task."""
+
+    error: ErrorInfo
+    task: str | None
+
+
+Next = Run | Wait | Done | Failed
+
+
+class Pipeline:
+    """Drives one row. ``names`` builds the mapping that templates see from the position (it is asked anew each time)."""
+
+    def __init__(
+        self,
+        step: StepPlan,
+        position: Position,
+        names: Callable[[Position, Mapping[str, Any] | None, Mapping[str, Any]], Mapping[str, Any]],
+        *,
+        random: Callable[[], float],
+        jump_budget: int,
+    ) -> None:
+        self.step = step
+        self.position = position
+        self._names = names
+        self._random = random
+        self._jump_budget = jump_budget
+        self._ended: Done | Failed | None = None
+
+    @property
+    def task(self) -> TaskPlan:
+        return self.step.tasks[self.position.task]
+
+    def next(self) -> Run | Done | Failed:
+        """What to do now. A template that cannot be rendered fails the row: no retry would change it."""
+        if self._ended is not None:
+            return self._ended
+        position = self.position
+        if position.task >= len(self.step.tasks):
+            return Done((position.output or {}).get("data"))
+        task = self.task
+        try:
+            arguments = task.input.render(self.names(position.output))
+            given = arguments if isinstance(arguments, Mapping) else {}
+            config = task.config.render(self.names(position.output, given))
+        except TemplateError as error:
+            return self._end(_template_failure(error, task.name))
+        return Run(task, config, given)
+
+    def apply(self, outcome: Outcome) -> Wait | Done | Failed | None:
+        """Takes what the current task returned; None means: ask ``next()`` again."""
+        task, position = self.task, self.position
+        outcome.meta["attempt"] = position.attempt
+        envelope = outcome.envelope()
+        if outcome.error is not None:
+            envelope["error"]["task"] = task.name
+        names = self.names(envelope)
+        try:
+            rule = choose(task.rules, names, ok=outcome.ok)
+            if rule.do == "retry":
+                return self._retry(rule, names, outcome, task, envelope)
+            if rule.do == "fail":
+                self._assign(rule.set, names)
+                return self._end(Failed(outcome.error or _failed_by_rule(task), task.name))
+            position.output = envelope
+            position.results[task.name] = outcome.data
+            if outcome.ok:
+                self._assign(task.set, self.names(outcome.data, bare=True))
+            self._assign(rule.set, self.names(envelope))
+            return self._move(rule, task)
+        except TemplateError as error:
+            return self._end(_template_failure(error, task.name))
+
+    def names(
+        self, output: Any, args: Mapping[str, Any] | None = None, *, bare: bool = False
+    ) -> Mapping[str, Any]:
+        extra: dict[str, Any] = {
+            "_task": self.task.name,
+            "_attempt": self.position.attempt,
+            "_prev": (self.position.output or {}).get("data"),
+        }
+        if output is not None or bare:
+            extra |= {"output": output, "outcome": output}
+        return self._names(self.position, args, extra)
+
+    def _retry(
+        self, rule: Rule, names: Mapping[str, Any], outcome: Outcome, task: TaskPlan, envelope: dict[str, Any]
+    ) -> Wait | Failed | None:
+        position = self.position
+        if position.attempt >= attempts_allowed(rule, names):
+            return self._end(Failed(outcome.error or _failed_by_rule(task), task.name))
+        least = outcome.error.retry_after if outcome.error else None
+        delay = retry_delay(rule, names, position.attempt, least, self._random)
+        self._assign(rule.set, names)
+        position.attempt += 1
+        throttled = outcome.error is not None and outcome.error.kind == "rate_limit"
+        return Wait(delay, throttled, outcome.error)
+
+    def _move(self, rule: Rule, task: TaskPlan) -> Done | Failed | None:
+        position = self.position
+        position.attempt = 1
+        if rule.do == "break":
+            return self._end(Done((position.output or {}).get("data")))
+        if rule.do == "jump":
+            position.jumps += 1
+            if position.jumps > self._jump_budget:
+                message = f"the pipeline jumped more than {self._jump_budget} times; it seems to have no end"
+                return self._end(Failed(ErrorInfo("jump_budget", message), task.name))
+            position.task = self.step.task_index[str(rule.to)]
+        else:
+            position.task += 1
+        return None
+
+    def _assign(self, pairs: Assignments, names: Mapping[str, Any]) -> None:
+        position = self.position
+        for target, value in pairs:
+            rendered = value.render(names)
+            scope_name, _, path = target.partition(".")
+            if scope_name == "ctx" and path:
+                position.ctx[path] = rendered
+            elif scope_name == "iter" and path:
+                assign(position.iter, path, rendered)
+            else:
+                assign(position.names, target, rendered)
+
+    def _end(self, end: Done | Failed) -> Any:
+        self._ended = end
+        return end
+
+
+def _template_failure(error: TemplateError, task: str) -> Failed:
+    return Failed(ErrorInfo("template", str(error)), task)
+
+
+def _failed_by_rule(task: TaskPlan) -> ErrorInfo:
+    return ErrorInfo("policy", f"a policy rule of task '{task.name}' says so, though the task itself was ok")

@@ -1,0 +1,139 @@
+"""What orchestration knows of one execution: loaded under the row lock, changed by ``decide``, written back whole.
+
+It is small whatever the number of rows: one entry per *open* stage and per waiting token. Rows, frames and
+results live in their tables; what the engine must know of them reaches it as signals, each consumed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+ExecutionStatus = Literal["PENDING", "RUNNING", "PAUSED", "CANCELLING", "COMPLETED", "FAILED", "CANCELLED"]
+SignalType = Literal[
+    "start", "cancel", "pause", "resume", "claim.filled", "claim.empty", "claim.failed", "frame.done", "stage.timeout"
+]
+
+#: statuses in which an execution never changes again
+FINAL: frozenset[str] = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A durable note to an execution, written in the transaction that made it true.
+
+    ``claim.filled`` {stage, claim, frame, slots, rows, dry}; ``claim.empty`` {stage, claim, budget, sole};
+    ``claim.failed`` {stage, claim, budget, error}; ``frame.done`` {stage, frame, slots, ok, failed, ctx};
+    ``cancel`` {reason}; ``stage.timeout`` {stage}; ``start``, ``pause`` and ``resume`` carry nothing.
+    """
+
+    type: SignalType
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """The numbers of a loop, rendered when its stage opens. Seconds and bytes; None: no limit."""
+
+    max_in_flight: int = 1
+    max_rows: int = 1
+    row_concurrency: int = 1
+    lease_seconds: float = 120.0
+    heartbeat_seconds: float = 30.0
+    max_seconds: float | None = None
+    max_bytes: int | None = None
+    #: claims that one ticket may run (the oldest form: LIMIT 1 and a large ``max_in_flight``)
+    batch: int = 1
+
+
+@dataclass(slots=True)
+class StageState:
+    """An open stage: where it came from, its loop's numbers and how far it is."""
+
+    stage_id: int
+    step: str
+    kind: Literal["single", "collection", "cursor"]
+    #: ids of the fan-outs that its token descends from, outermost first
+    lineage: tuple[int, ...] = ()
+    previous: str | None = None
+    settings: LoopSettings = field(default_factory=LoopSettings)
+    #: claim budget issued and not yet answered; open frames and the slots of ``max_in_flight`` that they hold
+    claims: int = 0
+    tickets: int = 0
+    open_frames: int = 0
+    slots: int = 0
+    frames: int = 0
+    ok: int = 0
+    failed: int = 0
+    #: claims issued so far, to number them
+    claimed: int = 0
+    #: an empty claim came back while work was open; ``probe``: a frame has ended since, so one more may ask
+    dry: bool = False
+    probe: bool = False
+    #: an empty claim came back that was issued when nothing was open: the source has nothing left
+    drained: bool = False
+    #: no new row starts; the stage ends when what runs has ended
+    stopping: bool = False
+    error: dict[str, Any] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of this stage runs or is under way."""
+        return self.tickets == 0 and self.open_frames == 0
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A token held before a step because another one of its fan-out may still reach that step."""
+
+    step: str
+    lineage: tuple[int, ...]
+    previous: str | None = None
+    args: dict[str, Any] | None = None
+    #: brought here by a back edge: never held, never merged
+    back: bool = False
+
+
+@dataclass(slots=True)
+class ExecutionState:
+    """One execution as orchestration sees it. ``ctx`` and ``error`` have columns of their own; the rest is one document."""
+
+    execution_id: int
+    status: ExecutionStatus = "PENDING"
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    ctx: dict[str, Any] = field(default_factory=dict)
+    #: the first failure that no arc handled; its presence means that no new stage starts
+    error: dict[str, Any] | None = None
+    stages: dict[int, StageState] = field(default_factory=dict)
+    waiting: list[Waiting] = field(default_factory=list)
+    paused: bool = False
+    cancelling: bool = False
+    #: how often each step was entered, to number its visits
+    visits: dict[str, int] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """The part stored as one JSON document; ``restore`` is its inverse."""
+        return {
+            "stages": [asdict(stage) for stage in self.stages.values()],
+            "waiting": [asdict(token) for token in self.waiting],
+            "paused": self.paused,
+            "cancelling": self.cancelling,
+            "visits": self.visits,
+        }
+
+    def restore(self, document: Mapping[str, Any]) -> None:
+        """Fills this state from a stored ``document`` (empty for an execution that has not started)."""
+        for raw in document.get("stages", ()):
+            stage = StageState(
+                **{
+                    **raw,
+                    "lineage": tuple(raw["lineage"]),
+                    "settings": LoopSettings(**raw["settings"]),
+                }
+            )
+            self.stages[stage.stage_id] = stage
+        self.waiting = [Waiting(**{**raw, "lineage": tuple(raw["lineage"])}) for raw in document.get("waiting", ())]
+        self.paused = bool(document.get("paused", False))
+        self.cancelling = bool(document.get("cancelling", False))
+        self.visits = dict(document.get("visits", {}))
