@@ -1,0 +1,244 @@
+"""Every setting, once: read from ``NOETL_…`` variables of the environment where a process starts, then passed on.
+
+Nothing else in the package reads the environment. Units are part of a name (``_seconds``, ``_bytes``, ``_rows``).
+"""
+
+import base64
+import binascii
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, Self
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from noetl_celery.errors import InputError
+
+PREFIX = "NOETL_"
+BROKER_SCHEMES = ("redis", "rediss", "redis+socket", "sentinel")
+
+DATABASE_EXAMPLE = "write for example postgresql://user:password@host:5432/database"
+BROKER_EXAMPLE = "write for example redis://127.0.0.1:6379/0"
+SECRET_KEY_EXAMPLE = (
+    "it must be 32 bytes in url-safe base64; make one with: "
+    'python -c "from cryptography.fernet import Fernet; print(Fernet.generate_key().decode())"'
+)
+
+
+class Settings(BaseSettings):
+    """What can be set, with its default. Immutable; build it with :func:`load` where a process starts."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, env_ignore_empty=True, hide_input_in_errors=True)
+
+    # Where things are
+    database_url: str = Field(
+        "postgresql://noetl:noetl@127.0.0.1:5432/noetl",
+        repr=False,
+        description="PostgreSQL that holds the schema `noetl`",
+    )
+    broker_url: str = Field("redis://127.0.0.1:6379/0", repr=False, description="Redis that carries Celery's messages")
+    result_backend_url: str | None = Field(
+        None, repr=False, description="Redis for Celery's results and chords (default: the broker)"
+    )
+    secret_key: SecretStr | None = Field(None, description="Fernet key that credentials are encrypted with")
+    data_dir: Path = Field(Path(".noetl"), description="folder where `noetl-celery dev` keeps its data")
+
+    # Connections
+    pool_size: int = Field(8, ge=2, description="database connections per process to the schema `noetl`")
+    tool_pool_size: int = Field(16, ge=1, description="database connections per credential and process")
+
+    # Lanes: how rows are worked
+    lane_width: int = Field(16, ge=1, description="rows that one lane works on at once, on threads")
+    lane_seconds: float = Field(
+        30.0, gt=0, description="how long a lane keeps its worker slot before it hands over to a fresh one"
+    )
+    short_wait_seconds: float = Field(
+        5.0, ge=0, description="delays up to this long wait in the lane; longer ones park the row"
+    )
+    outcome_batch_rows: int = Field(20, ge=1, description="outcomes of rows written at once, at most")
+    outcome_batch_seconds: float = Field(
+        0.1, gt=0, description="how long an outcome waits for others before it is written"
+    )
+    parallel_default: int = Field(16, ge=1, description="items in flight of a parallel loop that does not say how many")
+
+    # Recovery
+    max_crashes: int = Field(
+        3, ge=1, description="crashes of a worker with the same row in the air before that row fails"
+    )
+    lease_seconds: float = Field(
+        120.0, gt=0, description="how long a run owns its work without its worker extending that"
+    )
+    heartbeat_seconds: float = Field(
+        5.0, gt=0, description="how often a worker process says that it is alive and extends its leases"
+    )
+    dead_after_seconds: float = Field(
+        10.0, gt=0, description="a process without database session, unseen for so long, is dead"
+    )
+    sweep_seconds: float = Field(1.0, gt=0, description="how often parked rows are woken and lost work is looked for")
+    republish_seconds: float = Field(
+        10.0, gt=0, description="a dispatch that nobody took is published again after this, then doubling"
+    )
+    claim_timeout_seconds: float = Field(300.0, gt=0, description="how long the claim statement of a cursor may run")
+    grace_seconds: float = Field(
+        30.0, ge=0, description="how long running work may take to end when a process is told to stop"
+    )
+
+    # Bounds
+    orchestrate_passes: int = Field(
+        20, ge=1, description="times that an orchestrate task looks again before it hands over"
+    )
+    signal_batch: int = Field(500, ge=1, description="signals of an execution that are decided on at once")
+    jump_budget: int = Field(10_000, ge=1, description="jumps of a row's pipeline before it fails as endless")
+    collection_max_items: int = Field(1_000_000, ge=1, description="items that a loop over a collection may have")
+    inline_max_bytes: int = Field(65_536, ge=0, description="results larger than this are stored as a reference")
+    result_max_bytes: int = Field(16_777_216, ge=1, description="the largest result that a row may have")
+
+    # Worker processes
+    control_concurrency: int = Field(8, ge=1, description="threads of a control node")
+    body_concurrency: int | None = Field(None, ge=1, description="processes of a bodies node (default: number of CPUs)")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
+        "INFO", description="least level that is logged"
+    )
+    debug: bool = Field(False, description="show tracebacks where otherwise one line says what is wrong")
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _upper(cls, value: Any) -> Any:
+        return value.upper() if isinstance(value, str) else value
+
+    @field_validator("database_url")
+    @classmethod
+    def _database(cls, value: str) -> str:
+        return normalise_database_url(value)
+
+    @field_validator("broker_url", "result_backend_url")
+    @classmethod
+    def _redis(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        parts = urlsplit(value.strip())
+        if parts.scheme not in BROKER_SCHEMES:
+            raise ValueError(
+                f"is not a Redis URL ({' or '.join(f'{name}://' for name in BROKER_SCHEMES)}); {BROKER_EXAMPLE}"
+            )
+        if not _port_is_valid(value) and parts.scheme != "sentinel":
+            raise ValueError(f"has a port that is not a number from 0 to 65535; {BROKER_EXAMPLE}")
+        return value.strip()
+
+    @field_validator("secret_key")
+    @classmethod
+    def _fernet_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is None:
+            return None
+        try:
+            raw = base64.urlsafe_b64decode(value.get_secret_value().encode())
+        except (binascii.Error, ValueError):
+            raw = b""
+        if len(raw) != 32:
+            raise ValueError(f"is not a usable key: {SECRET_KEY_EXAMPLE}")
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        conflicts = list(self._conflicts())
+        if conflicts:
+            raise ValueError("\n".join(conflicts))
+        return self
+
+    def _conflicts(self) -> Iterator[str]:
+        if self.lease_seconds < 2 * self.heartbeat_seconds:
+            yield (
+                f"NOETL_LEASE_SECONDS ({self.lease_seconds:g}) must be at least twice NOETL_HEARTBEAT_SECONDS "
+                f"({self.heartbeat_seconds:g}): a healthy worker would lose its work"
+            )
+        if self.dead_after_seconds <= self.heartbeat_seconds:
+            yield (
+                f"NOETL_DEAD_AFTER_SECONDS ({self.dead_after_seconds:g}) must be more than NOETL_HEARTBEAT_SECONDS "
+                f"({self.heartbeat_seconds:g}): a healthy worker would be taken for dead"
+            )
+        if self.outcome_batch_seconds >= self.lease_seconds:
+            yield (
+                f"NOETL_OUTCOME_BATCH_SECONDS ({self.outcome_batch_seconds:g}) must be less than NOETL_LEASE_SECONDS "
+                f"({self.lease_seconds:g}): outcomes would be written after their lease has ended"
+            )
+        if self.inline_max_bytes > self.result_max_bytes:
+            yield (
+                f"NOETL_INLINE_MAX_BYTES ({self.inline_max_bytes}) must not be more than NOETL_RESULT_MAX_BYTES "
+                f"({self.result_max_bytes}); lower the first or raise the second"
+            )
+
+    @property
+    def libpq_url(self) -> str:
+        """The database for psycopg, psql and everything else that is libpq."""
+        return self.database_url
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        """The database for SQLAlchemy's ``create_engine``, on psycopg 3."""
+        return "postgresql+psycopg" + self.database_url.removeprefix("postgresql")
+
+    @property
+    def result_url(self) -> str:
+        """The Redis that Celery's results and chord counters are kept in."""
+        return self.result_backend_url or self.broker_url
+
+    @property
+    def body_processes(self) -> int:
+        """Processes of a bodies node."""
+        return self.body_concurrency or os.cpu_count() or 1
+
+
+def load(**overrides: Any) -> Settings:
+    """Reads the settings from the environment; fields given here win.
+
+    Raises :class:`InputError` that names every invalid variable and what to write, never a value that may be secret.
+    """
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        lines = [line for problem in error.errors() for line in _explain(problem)]
+    raise InputError("\n".join(lines))
+
+
+def _explain(problem: Any) -> Iterator[str]:
+    text = str(problem["msg"]).removeprefix("Value error, ")
+    if not problem["loc"]:
+        yield from text.splitlines()
+        return
+    field = str(problem["loc"][0])
+    if problem["type"] != "value_error":
+        text = text[:1].lower() + text[1:]
+        default = Settings.model_fields[field].default
+        text = f"is not usable: {text}" + ("" if default is None else f"; the default is {default}")
+    yield f"{PREFIX}{field.upper()} {text}"
+
+
+def _port_is_valid(url: str) -> bool:
+    try:
+        urlsplit(url).port  # noqa: B018 - the property parses and checks
+    except ValueError:
+        return False
+    return True
+
+
+def normalise_database_url(url: str) -> str:
+    """``postgres://``, ``postgresql+psycopg://`` and the like become ``postgresql://``, as libpq takes it.
+
+    A socket folder written as a percent-encoded host moves to ``?host=``, which SQLAlchemy understands as well.
+    Raises ``ValueError`` for anything that is not a PostgreSQL URL.
+    """
+    parts = urlsplit(url.strip())
+    if parts.scheme.split("+")[0] not in ("postgresql", "postgres"):
+        raise ValueError(f"is not a PostgreSQL URL; {DATABASE_EXAMPLE}")
+    user, separator, host = parts.netloc.rpartition("@")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if unquote(host).startswith("/"):
+        query["host"], host = unquote(host), ""
+    elif host and "," not in host and not _port_is_valid(f"postgresql://{host}"):
+        raise ValueError(f"has a port that is not a number from 0 to 65535; {DATABASE_EXAMPLE}")
+    if not parts.path.strip("/"):
+        raise ValueError(f"does not name a database; {DATABASE_EXAMPLE}")
+    suffix = f"?{urlencode(query, quote_via=quote, safe='/')}" if query else ""
+    return f"postgresql://{user}{separator}{host}{parts.path}{suffix}"
