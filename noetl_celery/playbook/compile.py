@@ -1,0 +1,167 @@
+"""A playbook's text to its plan, or to everything that is wrong with it in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from noetl_celery.errors import Problem, Problems
+from noetl_celery.playbook import graph, model
+from noetl_celery.playbook.normalise import Normaliser
+from noetl_celery.playbook.plan import Plan, StepPlan
+from noetl_celery.playbook.problems import Path, Reporter, suggestion
+from noetl_celery.playbook.source import YamlMap, plain, read
+from noetl_celery.playbook.steps import CursorCatalog, StepCompiler, ToolCatalog
+
+_API_VERSION = "noetl.io/v2"
+_SHADOWED = frozenset(
+    {"workload", "ctx", "iter", "args", "output", "outcome", "event", "spec", "job", "execution_id", "now"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A playbook that may run: its plan, what is worth a look, and its ``metadata`` as written."""
+
+    plan: Plan
+    warnings: tuple[Problem, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def compile_playbook(text: str | bytes, *, file: str, tools: ToolCatalog, cursors: CursorCatalog) -> Compiled:
+    """Validates a playbook and compiles it.
+
+    ``file`` is how problems call it. Raises :class:`~noetl_celery.errors.PlaybookInvalid` with all its problems,
+    sorted by line.
+    """
+    problems = Problems()
+    source = read(text, file=file, problems=problems)
+    readable = text.decode() if isinstance(text, bytes) else text
+    document = Normaliser(file, problems).document(source)
+    compiler = _Compiler(Reporter(readable, file, document, problems), tools, cursors)
+    plan = compiler.plan()
+    problems.raise_errors()
+    assert plan is not None, "no plan without a problem"
+    warnings = sorted(problems.warnings, key=lambda problem: (problem.line or 0, problem.column or 0))
+    return Compiled(plan, tuple(warnings), plain(document["metadata"]))
+
+
+class _Compiler:
+    def __init__(self, report: Reporter, tools: ToolCatalog, cursors: CursorCatalog) -> None:
+        self._report = report
+        self._document = report.document
+        self._tools = tools
+        self._cursors = cursors
+
+    def plan(self) -> Plan | None:
+        """The plan, or None if the root is too broken; problems are reported either way."""
+        root = self._root()
+        steps, refs = self._steps()
+        if root is None or not steps:
+            return None
+        entry = self._entry(root, steps)
+        arcs = {name: [arc.step for arc in step.next.arcs] for name, step in steps.items()}
+        self._unreachable(arcs, entry)
+        back = graph.back_edges(arcs, entry)
+        return Plan(
+            path=root.metadata.path or root.metadata.name,
+            name=root.metadata.name,
+            entry=entry,
+            workload=plain(root.workload),
+            steps=steps,
+            spec=plain(root.spec) if isinstance(root.spec, dict) else {},
+            pool=root.executor.spec.pool,
+            results_of=refs & frozenset(steps),
+            back_edges=back,
+            forward=graph.forward(arcs, back),
+        )
+
+    def _root(self) -> model.Document | None:
+        version, kind = self._document.get("apiVersion"), self._document.get("kind")
+        if version is not None and version != _API_VERSION:
+            self._report.error(f"apiVersion is {version!r}", ("apiVersion",), hint=f"this is read: {_API_VERSION}")
+        if kind is not None and kind != "Playbook":
+            self._report.error(f"kind is {kind!r}, not Playbook", ("kind",))
+        checked = self._document.derived(*self._document)
+        for key, right in (("apiVersion", _API_VERSION), ("kind", "Playbook")):
+            if key in checked:
+                checked[key] = right
+        found = self._validated(model.Document, checked, (), None)
+        return found if isinstance(found, model.Document) else None
+
+    def _validated(self, kind: type[model.Model], data: Any, path: Path, step: str | None) -> model.Model | None:
+        """The model; with unknown keys left out after reporting them, so that the rest is looked at too."""
+        try:
+            return kind.model_validate(data)
+        except ValidationError as error:
+            self._report.invalid(error, kind, path, step=step)
+            unknown = [found["loc"] for found in error.errors() if found["type"] == "extra_forbidden"]
+            if len(unknown) < error.error_count() or not isinstance(data, YamlMap):
+                return None
+            return kind.model_validate(_without(plain(data), unknown))
+
+    def _steps(self) -> tuple[dict[str, StepPlan], frozenset[str]]:
+        workflow = self._document.get("workflow")
+        if not isinstance(workflow, list):
+            return {}, frozenset()
+        if not workflow:
+            self._report.error("`workflow` has no step", ("workflow",))
+        names = self._step_names(workflow)
+        plans: dict[str, StepPlan] = {}
+        refs: set[str] = set()
+        for index, data in enumerate(workflow):
+            path: Path = ("workflow", index)
+            name = names[index]
+            if not isinstance(data, YamlMap):
+                self._report.error("a step is a mapping: `step: name`, `tool: …`", path)
+                continue
+            step = self._validated(model.Step, data, path, name)
+            if isinstance(step, model.Step):
+                compiler = StepCompiler(step, path, self._report, self._tools, self._cursors)
+                plans.setdefault(step.step, compiler.plan([known for known in names if known]))
+                for value in (*compiler.row_values, *compiler.route_values):
+                    refs |= value.result_refs
+        return plans, frozenset(refs)
+
+    def _step_names(self, workflow: list[Any]) -> list[str | None]:
+        names: list[str | None] = []
+        for index, data in enumerate(workflow):
+            name = str(data["step"]) if isinstance(data, YamlMap) and data.get("step") is not None else None
+            if name is not None and name in names:
+                first = self._document["workflow"].marks[names.index(name)].line
+                path: Path = ("workflow", index, "step")
+                self._report.error(f"two steps are called `{name}` (the first on line {first})", path, step=name)
+            elif name in _SHADOWED:
+                self._report.warn(f"a step called `{name}` cannot be referred to", ("workflow", index, "step"))
+            names.append(name)
+        return names
+
+    def _entry(self, root: model.Document, steps: dict[str, StepPlan]) -> str:
+        wanted = root.executor.spec.entry_step
+        if wanted is not None and wanted not in steps:
+            path: Path = ("executor", "spec", "entry_step")
+            self._report.error(f"entry_step `{wanted}` is no step", path, hint=suggestion(wanted, steps))
+        if wanted in steps:
+            return str(wanted)
+        return "start" if "start" in steps else next(iter(steps))
+
+    def _unreachable(self, arcs: dict[str, list[str]], entry: str) -> None:
+        reached: Collection[str] = graph.reached(arcs, entry)
+        for index, data in enumerate(self._document["workflow"]):
+            name = data.get("step") if isinstance(data, YamlMap) else None
+            if isinstance(name, str) and name in arcs and name not in reached:
+                path: Path = ("workflow", index, "step")
+                self._report.warn(f"no arc leads here from `{entry}`", path, step=name)
+
+
+def _without(data: Any, locations: list[tuple[int | str, ...]]) -> Any:
+    """Removes keys from (a copy of) the data."""
+    for location in locations:
+        inner = data
+        for part in location[:-1]:
+            inner = inner[part]
+        inner.pop(location[-1], None)
+    return data

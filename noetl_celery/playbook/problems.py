@@ -1,0 +1,152 @@
+"""Problems with their places: what the model refuses, in an author's words."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from noetl_celery.errors import Problem, Problems
+from noetl_celery.playbook.model import STEP_KEYS, Step
+from noetl_celery.playbook.source import YamlMap, place_of
+from noetl_celery.template import TemplateSyntax
+
+Path = tuple[str | int, ...]
+
+_NEEDED_FOR = {
+    "step": "every step has a name: `step: …`",
+    "kind": "every tool says its kind: `kind: http`",
+    "name": "`metadata: {name: …}`",
+    "workflow": "a playbook has `workflow:`, a list of steps",
+    "apiVersion": "write `apiVersion: noetl.io/v2`",
+    "then": "write `then: {do: …}`",
+}
+
+
+class Reporter:
+    """Adds problems of one document, looking up where its parts stand."""
+
+    def __init__(self, text: str, file: str, document: YamlMap, problems: Problems) -> None:
+        self.file = file
+        self.document = document
+        self.problems = problems
+        self._lines = text.splitlines()
+
+    def error(self, message: str, path: Path, *, step: str | None = None, hint: str | None = None) -> None:
+        """Something that refuses the playbook."""
+        self._add(message, path, step, hint, warning=False)
+
+    def warn(self, message: str, path: Path, *, step: str | None = None, hint: str | None = None) -> None:
+        """Something that works and should still be looked at."""
+        self._add(message, path, step, hint, warning=True)
+
+    def syntax(self, error: TemplateSyntax, path: Path, *, step: str | None, what: str) -> None:
+        """A template that does not parse, on its own line of a block of text."""
+        mark = place_of(self.document, (*path, *error.path))
+        line = None if mark is None else mark.text_line + error.line
+        line, column = self._find(error.expression, line, None if mark is None else mark.column)
+        message = f"{what}: the template `{error.expression}` does not parse: {error.message}"
+        self.problems.add(Problem(message, self.file, line, column, step))
+
+    def invalid(self, error: ValidationError, model: type[BaseModel], path: Path, *, step: str | None) -> None:
+        """Everything that a model refuses."""
+        for found in error.errors(include_url=False):
+            location = tuple(part for part in found["loc"])
+            message, hint = _in_words(found, model, location)
+            self.error(message, (*path, *location), step=step, hint=hint)
+
+    def _add(self, message: str, path: Path, step: str | None, hint: str | None, *, warning: bool) -> None:
+        mark = place_of(self.document, path)
+        line, column = (mark.line, mark.column) if mark is not None else (1, 1)
+        self.problems.add(Problem(message, self.file, line, column, step, hint, warning))
+
+    def _find(self, text: str, line: int | None, column: int | None) -> tuple[int | None, int | None]:
+        """The exact place of a piece of template: folded and quoted text moves its lines about a little."""
+        wanted = text.strip().splitlines()[0] if text.strip() else ""
+        if line is None or not wanted:
+            return line, column
+        for number in range(line, min(line + 50, len(self._lines) + 1)):
+            found = self._lines[number - 1].find(wanted)
+            if found >= 0:
+                return number, found + 1
+        return line, column
+
+
+def suggestion(name: str, known: Iterable[str]) -> str | None:
+    """``did you mean `x`?``, or None."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"did you mean `{near[0]}`?" if near else None
+
+
+def _in_words(found: Any, model: type[BaseModel], location: Path) -> tuple[str, str | None]:
+    key = next((part for part in reversed(location) if isinstance(part, str)), "")
+    kind, value = found["type"], found.get("input")
+    if kind == "extra_forbidden":
+        return _unknown_key(str(location[-1]), model, location)
+    if kind == "missing":
+        return f"`{key}` is missing", _NEEDED_FOR.get(key)
+    if kind == "literal_error":
+        allowed = found["ctx"]["expected"]
+        return f"`{key}` must be {allowed}, not {value!r}", _near_literal(value, allowed)
+    if kind == "value_error":
+        return f"`{_shown(location)}`: {found['ctx']['error']}", None
+    expected = {
+        "dict_type": "a mapping is expected",
+        "model_type": "a mapping is expected",
+        "model_attributes_type": "a mapping is expected",
+        "list_type": "a list is expected",
+        "string_type": "text is expected",
+        "bool_type": "true or false is expected",
+        "bool_parsing": "true or false is expected",
+    }.get(kind, str(found["msg"]))
+    return f"`{_shown(location)}`: {expected}" if location else expected, None
+
+
+def _unknown_key(key: str, model: type[BaseModel], location: Path) -> tuple[str, str | None]:
+    known = _keys_at(model, location[:-1])
+    if model is Step and len(location) == 1:
+        near = difflib.get_close_matches(key, STEP_KEYS, n=1, cutoff=0.8)
+        if near:
+            return f"unknown key `{key}`", f"did you mean `{near[0]}`?"
+        return f"`{key}` beside `tool` belongs inside it", f"move `{key}` into `tool`"
+    where = f" in `{_shown(location[:-1])}`" if location[:-1] else ""
+    allowed = ", ".join(sorted(known))
+    return f"unknown key `{key}`{where}", suggestion(key, known) or (f"known keys: {allowed}" if allowed else None)
+
+
+def _near_literal(value: Any, allowed: str) -> str | None:
+    return (
+        suggestion(value, allowed.replace(" or ", ", ").replace("'", "").split(", "))
+        if isinstance(value, str)
+        else None
+    )
+
+
+def _shown(location: Path) -> str:
+    """``('tool', 0, 'set')`` → ``tool[0].set``."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _keys_at(model: type[BaseModel], location: Path) -> list[str]:
+    current: type[BaseModel] | None = model
+    for part in location:
+        if isinstance(part, int) or current is None:
+            continue
+        field = next((f for name, f in current.model_fields.items() if (f.alias or name) == part), None)
+        current = _model_in(field.annotation) if field is not None else None
+    return [field.alias or name for name, field in current.model_fields.items()] if current is not None else []
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in get_args(annotation):
+        found = _model_in(inner)
+        if found is not None:
+            return found
+    return None
