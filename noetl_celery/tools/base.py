@@ -81,3 +81,13 @@ class Outcome:
             "py": dict(self.py),
             "meta": self.meta,
         }
+
+
+@dataclass(slots=True)
+class Reply:
+    """What a tool's ``run`` may return instead of bare data, to fill the envelope's ``http``, ``pg`` or ``py`` too."""
+
+    data: Any = None
+    http: Mapping[str, Any] = field(default_factory=dict)
+    pg: Mapping[str, Any] = field(default_factory=dict)
+    py: Mapping[str, Any] = field(default_factory=dict)

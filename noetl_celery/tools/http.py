@@ -1,0 +1,214 @@
+"""The ``http`` tool: one request with a pooled client."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Any
+
+import httpx
+
+from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.tools import http_request as ask
+from noetl_celery.tools.base import Reply, ToolCall
+from noetl_celery.tools.http_reply import brief_url, parse_body, shown_url, status_error, transport_error
+from noetl_celery.tools.keys import (
+    Complaint,
+    check_seconds,
+    is_template,
+    one_of,
+    unknown_keys,
+)
+
+DEFAULT_MAX_BODY_BYTES = 64 * 1024 * 1024
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
+_IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
+_KNOWN = frozenset(
+    {
+        *("method", "params", "headers", "timeout_seconds", "follow_redirects", "verify_ssl"),
+        *ask.URL_KEYS,
+        *ask.BODY_KEYS,
+    }
+)
+_LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=200, keepalive_expiry=30.0)
+
+
+@dataclass(slots=True)
+class _Request:
+    """One request, ready to be sent, and what to keep out of sight."""
+
+    request: httpx.Request
+    auth: ask.Authorization
+    follow_redirects: bool
+    deadline: float | None
+
+    def out_of_time(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+
+class HttpTool:
+    """Sends a request; the result is ``{status_code, headers, url, body, data}``, a status of 400 or more an error.
+
+    One client per process (and one for requests that do not verify certificates) keeps connections alive. Cookies are
+    not kept: executions share the client. A response larger than ``max_body_bytes`` is an error.
+    """
+
+    kind = "http"
+    raw_keys: frozenset[str] = frozenset()
+
+    def __init__(self, *, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> None:
+        self._max_body_bytes = max_body_bytes
+        self._clients: dict[tuple[int, bool], httpx.Client] = {}
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._renew_lock)
+
+    def check(self, config: Mapping[str, Any]) -> Sequence[Complaint]:
+        """Keys, one URL, at most one body, a method that exists, and a timeout that is a number."""
+        complaints = unknown_keys(config, _KNOWN)
+        complaints += one_of(config, ask.URL_KEYS, required=True)
+        complaints += one_of(config, ask.BODY_KEYS, required=False)
+        method = config.get("method")
+        if method is not None and not is_template(method) and str(method).upper() not in METHODS:
+            complaints.append(("method", f"unknown method `{method}`; known: {', '.join(METHODS)}"))
+        for key in ("timeout", "timeout_seconds"):
+            if not isinstance(config.get(key), Mapping):
+                complaints += check_seconds(config, key)
+        return complaints
+
+    def run(self, call: ToolCall) -> Any:
+        """The result of the request. Raises ``ToolError``, see :mod:`noetl_celery.tools.http_reply` for its kinds."""
+        client = self._client(ask.flag(call.config, "verify_ssl", True))
+        prepared = _prepare(client, call)
+        if prepared.out_of_time():
+            raise ToolError(ErrorInfo("timeout", "the time of this task was over before its request was sent"))
+        try:
+            response = _send(client, prepared)
+            try:
+                content = self._read(response, prepared)
+            finally:
+                response.close()
+        except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+            raise transport_error(error, prepared.request.method, prepared.request.url) from None
+        return _reply(response, content, prepared)
+
+    def close(self) -> None:
+        """Closes this process's clients; the tool makes new ones if it is used again."""
+        with self._lock:
+            mine = [key for key in self._clients if key[0] == os.getpid()]
+            closing = [self._clients.pop(key) for key in mine]
+        for client in closing:
+            client.close()
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
+
+    def _client(self, verify: bool) -> httpx.Client:
+        key = (os.getpid(), verify)
+        client = self._clients.get(key)
+        if client is None:
+            with self._lock:
+                client = self._clients.get(key) or _new_client(verify)
+                self._clients[key] = client
+        return client
+
+    def _read(self, response: httpx.Response, prepared: _Request) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        for chunk in response.iter_bytes():
+            size += len(chunk)
+            if size > self._max_body_bytes:
+                where = brief_url(prepared.request.url)
+                text = f"{prepared.request.method} {where}: the response is larger than {self._max_body_bytes} bytes"
+                raise ToolError(ErrorInfo("too_large", text, status=response.status_code))
+            if prepared.out_of_time():
+                raise httpx.ReadTimeout("", request=prepared.request)
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+
+def _new_client(verify: bool) -> httpx.Client:
+    no_cookies = CookieJar(policy=DefaultCookiePolicy(allowed_domains=[]))
+    return httpx.Client(
+        verify=verify,
+        limits=_LIMITS,
+        cookies=no_cookies,
+        headers={"User-Agent": "noetl-celery"},
+        event_hooks={"request": [_keep_secrets_at_home]},
+    )
+
+
+def _keep_secrets_at_home(request: httpx.Request) -> None:
+    """A redirect to another origin must not carry an API key along (httpx itself takes care of ``Authorization``)."""
+    origin, names = request.extensions.get("noetl", (None, ()))
+    if origin is not None and origin != _origin(request.url):
+        for name in names:
+            request.headers.pop(name, None)
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
+    return url.scheme, url.host, url.port
+
+
+def _prepare(client: httpx.Client, call: ToolCall) -> _Request:
+    config = call.config
+    method = str(config.get("method") or "GET").upper()
+    auth = ask.authorization(config, call.credential)
+    headers = ask.headers_of(config.get("headers"))
+    body = ask.body_of(config, headers)
+    headers |= body.pop("headers", {})
+    headers |= auth.headers
+    params = [*ask.params_of(config.get("params")), *auth.params.items()]
+    limits = ask.timeouts_of(config)
+    if call.deadline is not None:
+        remaining = max(0.001, call.deadline - time.monotonic())
+        limits = {phase: min(limit, remaining) for phase, limit in limits.items()}
+    try:
+        url = httpx.URL(ask.url_of(config))
+        # httpx replaces the URL's own query by any ``params``
+        url = url.copy_merge_params(httpx.QueryParams([*url.params.multi_items(), *params])) if params else url
+        extensions = {"timeout": limits, "noetl": (_origin(url), tuple(auth.headers))}
+        request = client.build_request(method, url, headers=headers, extensions=extensions, **body)
+    except (httpx.InvalidURL, UnicodeError, ValueError) as error:
+        raise ToolError(ErrorInfo("client_error", f"the request cannot be made: {error}")) from None
+    return _Request(request, auth, ask.flag(config, "follow_redirects", True), call.deadline)
+
+
+def _send(client: httpx.Client, prepared: _Request) -> httpx.Response:
+    """Sends the request, and once more if a kept connection turned out closed by the server before any answer came."""
+    fresh = False
+
+    def trace(event: str, _info: Mapping[str, Any]) -> None:
+        nonlocal fresh
+        fresh = fresh or event.startswith("connection.connect")
+
+    prepared.request.extensions["trace"] = trace
+    try:
+        return _send_once(client, prepared)
+    except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+        if fresh or prepared.request.method not in _IDEMPOTENT:
+            raise
+        return _send_once(client, prepared)
+
+
+def _send_once(client: httpx.Client, prepared: _Request) -> httpx.Response:
+    auth = httpx.BasicAuth(*prepared.auth.basic) if prepared.auth.basic else httpx.USE_CLIENT_DEFAULT
+    return client.send(prepared.request, stream=True, auth=auth, follow_redirects=prepared.follow_redirects)
+
+
+def _reply(response: httpx.Response, content: bytes, prepared: _Request) -> Reply:
+    headers = dict(response.headers)
+    body = parse_body(content, response.headers.get("content-type", ""), response.charset_encoding)
+    result = {
+        "status_code": response.status_code,
+        "headers": headers,
+        "url": shown_url(response.url, prepared.auth.params),
+        "body": body,
+        "data": body,
+    }
+    if response.status_code >= 400:
+        raise status_error(prepared.request.method, prepared.request.url, result, response.reason_phrase)
+    return Reply(result, http={"status": response.status_code, "headers": headers})

@@ -1,0 +1,110 @@
+"""The ``python`` tool: a few lines of code between the other tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from noetl_celery.errors import ToolError
+from noetl_celery.tools.base import ToolCall
+from noetl_celery.tools.keys import (
+    Complaint,
+    auth_of,
+    bad_config,
+    check_seconds,
+    is_blank,
+    is_template,
+    one_of,
+    seconds,
+    unknown_keys,
+)
+from noetl_celery.tools.python_process import run_in_child
+from noetl_celery.tools.python_run import PythonTask, run_source
+from noetl_celery.tools.python_source import compile_source, syntax_message
+
+_KNOWN = frozenset({"code", "script", "libs"})
+
+
+class PythonTool:
+    """Runs code in the lane's thread; with a ``timeout`` (or ``isolate``) in a process of its own that can be killed.
+
+    The result is what a top-level ``return`` gives, else what ``main(…)`` returns, called with the inputs that it names,
+    else the variable ``result``. Inputs are variables and ``input_data``; they are copies, so the code cannot change
+    what others see. A thread cannot be stopped: ``call.deadline`` alone does not end code without a ``timeout``.
+    """
+
+    kind = "python"
+    raw_keys: frozenset[str] = frozenset({"code", "script"})
+
+    def __init__(self, *, isolate: bool = False) -> None:
+        self._isolate = isolate
+
+    def check(self, config: Mapping[str, Any]) -> Sequence[Complaint]:
+        """Keys, the code that has to be there, and its syntax."""
+        complaints = unknown_keys(config, _KNOWN)
+        complaints += one_of(config, ("code", "script"), required=True)
+        complaints += check_seconds(config, "timeout")
+        libs = config.get("libs")
+        if not (is_blank(libs) or is_template(libs) or isinstance(libs, Mapping | list)):
+            complaints.append(("libs", "`libs` has to be a mapping of names to modules, or a list of distributions"))
+        return complaints or _code_complaints(config)
+
+    def run(self, call: ToolCall) -> Any:
+        """The code's result. Raises ``ToolError`` of kind ``python``, ``timeout``, ``result_type`` or ``config``."""
+        task = _task(call)
+        limit = seconds(call.config.get("timeout"), "timeout")
+        if limit is None and not self._isolate:
+            return run_source(task, call.print)
+        deadlines = [call.deadline, None if limit is None else time.monotonic() + limit]
+        return run_in_child(task, call.print, min((d for d in deadlines if d is not None), default=None))
+
+    def close(self) -> None:
+        """Nothing to end: a child process lives as long as its call."""
+
+
+def _code_complaints(config: Mapping[str, Any]) -> list[Complaint]:
+    key = "script" if is_blank(config.get("code")) else "code"
+    try:
+        compile_source(_source(config))
+    except ToolError as error:
+        return [(key, error.message)]
+    except (SyntaxError, ValueError) as error:
+        return [(key, f"the code cannot be compiled: {syntax_message(error)}")]
+    return []
+
+
+def _source(config: Mapping[str, Any]) -> str:
+    code = config.get("code")
+    if is_blank(code):
+        code = _inline(config.get("script"))
+    if not isinstance(code, str):
+        raise bad_config(f"the code has to be text, not {type(code).__name__}")
+    return code
+
+
+def _inline(script: Any) -> Any:
+    if not isinstance(script, Mapping):
+        return script
+    source = script.get("source")
+    holder = source if isinstance(source, Mapping) else script
+    if holder.get("type", "inline") != "inline":
+        raise bad_config(f"`script` from a source of type `{holder['type']}` is not supported: use `inline`, or `code`")
+    code = holder.get("code")
+    if is_blank(code):
+        raise bad_config("`script` needs `source: {type: inline, code: …}`")
+    return code
+
+
+def _task(call: ToolCall) -> PythonTask:
+    config = call.config
+    own = [config[key] for key in ("args", "input") if isinstance(config.get(key), Mapping)]
+    inputs: dict[str, Any] = {}
+    for values in (*own, call.input):
+        inputs.update(values)
+    return PythonTask(_source(config), inputs, call.context, config.get("libs"), _auth(call))
+
+
+def _auth(call: ToolCall) -> Any:
+    auth = auth_of(call.config)
+    return dict(call.credential(auth)) if isinstance(auth, str) and auth.strip() else auth
