@@ -16,6 +16,7 @@ from noetl_celery.playbook.problems import Path, Reporter, suggestion
 from noetl_celery.playbook.source import YamlMap, plain, read
 from noetl_celery.playbook.steps import CursorCatalog, StepCompiler, ToolCatalog
 
+_PRUNINGS = 4
 _API_VERSION = "noetl.io/v2"
 _SHADOWED = frozenset(
     {"workload", "ctx", "iter", "args", "output", "outcome", "event", "spec", "job", "execution_id", "now"}
@@ -93,15 +94,12 @@ class _Compiler:
         return found if isinstance(found, model.Document) else None
 
     def _validated(self, kind: type[model.Model], data: Any, path: Path, step: str | None) -> model.Model | None:
-        """The model; with unknown keys left out after reporting them, so that the rest is looked at too."""
+        """The model, after reporting what is wrong; without the wrong parts, so that the rest is looked at too."""
         try:
             return kind.model_validate(data)
         except ValidationError as error:
             self._report.invalid(error, kind, path, step=step)
-            unknown = [found["loc"] for found in error.errors() if found["type"] == "extra_forbidden"]
-            if len(unknown) < error.error_count() or not isinstance(data, YamlMap):
-                return None
-            return kind.model_validate(_without(plain(data), unknown))
+            return _pruned(kind, plain(data), error)
 
     def _steps(self) -> tuple[dict[str, StepPlan], frozenset[str]]:
         workflow = self._document.get("workflow")
@@ -157,11 +155,30 @@ class _Compiler:
                 self._report.warn(f"no arc leads here from `{entry}`", path, step=name)
 
 
-def _without(data: Any, locations: list[tuple[int | str, ...]]) -> Any:
-    """Removes keys from (a copy of) the data."""
-    for location in locations:
-        inner = data
+def _pruned(kind: type[model.Model], data: Any, error: ValidationError) -> model.Model | None:
+    """The model of what is left of (a copy of) the data when its wrong parts are taken away; None if nothing is."""
+    for _ in range(_PRUNINGS):
+        for found in error.errors(include_url=False):
+            location = found["loc"][:-1] if found["type"] == "missing" else found["loc"]
+            # An item goes with its whole list: the places of the others are found by their index.
+            index = next((number for number, part in enumerate(location) if isinstance(part, int)), None)
+            if index is not None and (found["type"] == "missing" or isinstance(location[-1], int)):
+                location = location[:index]
+            if not location:
+                return None
+            _remove(data, location)
+        try:
+            return kind.model_validate(data)
+        except ValidationError as again:
+            error = again
+    return None
+
+
+def _remove(data: Any, location: tuple[int | str, ...]) -> None:
+    """Takes a key away, if it is still there."""
+    try:
         for part in location[:-1]:
-            inner = inner[part]
-        inner.pop(location[-1], None)
-    return data
+            data = data[part]
+        del data[location[-1]]
+    except (KeyError, IndexError, TypeError):
+        return

@@ -17,8 +17,7 @@ Path = tuple[str | int, ...]
 
 _NEEDED_FOR = {
     "step": "every step has a name: `step: …`",
-    "kind": "every tool says its kind: `kind: http`",
-    "name": "`metadata: {name: …}`",
+    "metadata": "write `metadata: {name: …}`",
     "workflow": "a playbook has `workflow:`, a list of steps",
     "apiVersion": "write `apiVersion: noetl.io/v2`",
     "then": "write `then: {do: …}`",
@@ -86,12 +85,14 @@ def _in_words(found: Any, model: type[BaseModel], location: Path) -> tuple[str, 
     if kind == "extra_forbidden":
         return _unknown_key(str(location[-1]), model, location)
     if kind == "missing":
-        return f"`{key}` is missing", _NEEDED_FOR.get(key)
+        hint = "every tool says its kind: `kind: http`" if key == "kind" and model is Step else _NEEDED_FOR.get(key)
+        return f"`{key}` is missing", hint
     if kind == "literal_error":
         allowed = found["ctx"]["expected"]
         return f"`{key}` must be {allowed}, not {value!r}", _near_literal(value, allowed)
     if kind == "value_error":
-        return f"`{_shown(location)}`: {found['ctx']['error']}", None
+        said = str(found["ctx"]["error"])
+        return f"`{key}` {said}" if said.startswith("must ") else f"`{key}`: {said}", None
     expected = {
         "dict_type": "a mapping is expected",
         "model_type": "a mapping is expected",
@@ -101,7 +102,7 @@ def _in_words(found: Any, model: type[BaseModel], location: Path) -> tuple[str, 
         "bool_type": "true or false is expected",
         "bool_parsing": "true or false is expected",
     }.get(kind, str(found["msg"]))
-    return f"`{_shown(location)}`: {expected}" if location else expected, None
+    return f"`{key}`: {expected}" if key else expected, None
 
 
 def _unknown_key(key: str, model: type[BaseModel], location: Path) -> tuple[str, str | None]:
@@ -111,7 +112,8 @@ def _unknown_key(key: str, model: type[BaseModel], location: Path) -> tuple[str,
         if near:
             return f"unknown key `{key}`", f"did you mean `{near[0]}`?"
         return f"`{key}` beside `tool` belongs inside it", f"move `{key}` into `tool`"
-    where = f" in `{_shown(location[:-1])}`" if location[:-1] else ""
+    inside = next((part for part in reversed(location[:-1]) if isinstance(part, str)), None)
+    where = f" in `{inside}`" if inside else ""
     allowed = ", ".join(sorted(known))
     return f"unknown key `{key}`{where}", suggestion(key, known) or (f"known keys: {allowed}" if allowed else None)
 
@@ -122,14 +124,6 @@ def _near_literal(value: Any, allowed: str) -> str | None:
         if isinstance(value, str)
         else None
     )
-
-
-def _shown(location: Path) -> str:
-    """``('tool', 0, 'set')`` → ``tool[0].set``."""
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text
 
 
 def _keys_at(model: type[BaseModel], location: Path) -> list[str]:

@@ -148,7 +148,7 @@ class StepCompiler:
         mark = place_of(self._report.document, (*self._path, *where))
         keep = _NOT_CONFIG - {"name"} if task.kind == "workbook" else _NOT_CONFIG
         config = {key: value for key, value in written.items() if key not in keep}
-        raw_keys = self._check_tool(task.kind, config, where)
+        raw_keys = self._check_tool(task.kind, config, where, f"{place} ({task.kind})" if place else task.kind)
         step_input, task_input = plain(self._step.input), plain(task.input)
         if isinstance(step_input, dict) and isinstance(task_input, dict):
             merged: Any = {**step_input, **task_input}
@@ -172,13 +172,13 @@ class StepCompiler:
             line=mark.line if mark is not None else None,
         )
 
-    def _check_tool(self, kind: str, config: Mapping[str, Any], where: Path) -> frozenset[str]:
+    def _check_tool(self, kind: str, config: Mapping[str, Any], where: Path, called: str) -> frozenset[str]:
         """Reports what the tool says of its keys; returns those that are never rendered."""
         if kind not in self._tools.kinds():
             self._unknown_kind("tool", kind, self._tools.kinds(), (*where, "kind"))
             return frozenset({"code"})
         for key, message in self._tools.check(kind, config):
-            self._error(message, (*where, key) if key is not None else (*where, "kind"))
+            self._error(f"{called}: {message}", (*where, key) if key is not None else (*where, "kind"))
         return self._tools.raw_keys(kind)
 
     def _unknown_kind(self, what: str, kind: str, known: Collection[str], where: Path) -> None:
@@ -219,12 +219,11 @@ class StepCompiler:
 
     def _rule(self, rule: model.PolicyRule, where: Path, place: str, names: list[str]) -> Rule:
         then, inside = rule.then, (*where, "then")
-        if then.do == "jump" and (then.to is None or then.to not in names):
-            if then.to is None:
-                self._error("`do: jump` needs `to`, the name of a task of this step", inside)
-            else:
-                hint = suggestion(then.to, names) or f"tasks: {', '.join(names)}"
-                self._error(f"`jump` to `{then.to}`, which is no task of this step", (*inside, "to"), hint=hint)
+        if then.do == "jump" and then.to is None:
+            self._needs("to", "`do: jump` needs `to`, the name of a task of this step", inside)
+        elif then.do == "jump" and then.to not in names:
+            hint = suggestion(str(then.to), names) or f"tasks: {', '.join(names)}"
+            self._error(f"`jump` to `{then.to}`, which is no task of this step", (*inside, "to"), hint=hint)
         given = place or "policy"
         merged: list[tuple[str, Value]] = list(self._assignments(then.set, (*inside, "set"), given))
         merged += self._assignments(then.set_iter, (*inside, "set_iter"), given, prefix="iter")
@@ -270,10 +269,11 @@ class StepCompiler:
     def _loop(self, loop: model.Loop) -> LoopPlan | None:
         if loop.in_ is not None and loop.cursor is not None:
             self._error("`loop` has both `in` and `cursor`", ("loop", "in"), hint="keep one of them")
-        if loop.in_ is None and loop.cursor is None:
-            self._error("`loop` needs `in` (a collection) or `cursor` (a claim)", ("loop",))
+        if loop.in_ is None and "cursor" not in self._written(("loop",)):
+            self._needs("in", "`loop` needs `in` (a collection) or `cursor` (a claim)", ("loop",))
         if loop.iterator is None:
-            self._error("`loop` needs `iterator`, the name of an item", ("loop",), hint="write `iterator: item`")
+            hint = "write `iterator: item`"
+            self._needs("iterator", "`loop` needs `iterator`, the name of an item", ("loop",), hint=hint)
         mode = loop.spec.mode
         if loop.cursor is None and mode == "cursor" and loop.in_ is not None:
             self._error("`mode: cursor` needs `loop.cursor`", ("loop", "spec", "mode"))
@@ -320,7 +320,7 @@ class StepCompiler:
                 if key != "claim" or cursor.claim is not None:
                     self._error(message, (*path, key) if key is not None else path)
         if cursor.claim is None:
-            self._error("`cursor` needs `claim`, what leases rows", path)
+            self._needs("claim", "`cursor` needs `claim`, what leases rows", path)
         elif cursor.kind == "postgres" and not changes_rows(cursor.claim):
             hint = "set a status in an UPDATE … RETURNING around the SELECT … FOR UPDATE SKIP LOCKED"
             self._warn("`claim` changes nothing: it would lease the same rows for ever", (*path, "claim"), hint=hint)
@@ -411,6 +411,11 @@ class StepCompiler:
 
     def _error(self, message: str, where: Path, *, hint: str | None = None) -> None:
         self._report.error(message, (*self._path, *where), step=self._step.step, hint=hint)
+
+    def _needs(self, key: str, message: str, where: Path, *, hint: str | None = None) -> None:
+        """An error for a missing key, unless it was there and the model has refused its value already."""
+        if self._written(where).get(key) is None:
+            self._error(message, where, hint=hint)
 
     def _warn(self, message: str, where: Path, *, hint: str | None = None) -> None:
         self._report.warn(message, (*self._path, *where), step=self._step.step, hint=hint)
