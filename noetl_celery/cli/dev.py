@@ -43,7 +43,7 @@ def dev(
     concurrency: Annotated[
         int | None,
         typer.Option(
-            "--concurrency", "-c", min=1, help="Processes for bodies in each worker [default: number of CPUs]."
+            "--concurrency", "-c", min=1, help="Processes for bodies in each worker (default: the number of CPUs)."
         ),
     ] = None,
     flower: Annotated[bool, typer.Option("--flower", help="Start Flower too, to look at tasks and workers.")] = False,
@@ -169,6 +169,8 @@ def wait_consuming(supervisor: Supervisor, nodes: dict[str, Child], seconds: flo
     """Waits until every node answers, which it does once it takes tasks; :class:`ServiceError` if one does not."""
     if not nodes:
         return
+    from kombu.exceptions import OperationalError
+
     from noetl_celery.app import app
 
     waiting = set(nodes)
@@ -180,8 +182,8 @@ def wait_consuming(supervisor: Supervisor, nodes: dict[str, Child], seconds: flo
         try:
             for reply in app.control.ping(destination=sorted(waiting), timeout=0.3, limit=len(waiting)):
                 waiting -= set(reply)
-        except app.connection_for_write().connection_errors as error:
-            raise ServiceError(f"the broker cannot be reached: {error}") from None
+        except OperationalError as error:
+            raise ServiceError(f"the broker cannot be reached: {error}", hint="see NOETL_BROKER_URL") from None
 
 
 def _print_places(settings: Settings, folder: Path, flower_url: str | None) -> None:

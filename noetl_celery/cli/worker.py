@@ -71,18 +71,20 @@ def node_programs(
 def worker(
     ctx: typer.Context,
     name: Annotated[
-        str | None, typer.Option(help="Name of this worker, unique on its host [default: the process id].")
+        str | None, typer.Option(help="Name of this worker, unique on its host (default: the process id).")
     ] = None,
     concurrency: Annotated[
         int | None,
-        typer.Option("--concurrency", "-c", min=1, help="Processes for bodies [default: the number of CPUs]."),
+        typer.Option("--concurrency", "-c", min=1, help="Processes for bodies (default: the number of CPUs)."),
     ] = None,
     control_concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Threads for control tasks [default: 8].")
+        int | None, typer.Option(min=1, help="Threads for control tasks (default: 8).")
     ] = None,
     queues: Annotated[
         list[str] | None,
-        typer.Option("--queues", "-Q", help="Pools whose rows this worker takes, `default` for rows without a pool."),
+        typer.Option(
+            "--queues", "-Q", help="Pools whose rows this worker takes; noetl.body: rows without a pool (default)."
+        ),
     ] = None,
     loglevel: Annotated[str | None, typer.Option("--loglevel", "-l", help="DEBUG, INFO, WARNING or ERROR.")] = None,
 ) -> None:
