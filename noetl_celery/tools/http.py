@@ -16,13 +16,7 @@ from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.tools import http_request as ask
 from noetl_celery.tools.base import Reply, ToolCall
 from noetl_celery.tools.http_reply import brief_url, parse_body, shown_url, status_error, transport_error
-from noetl_celery.tools.keys import (
-    Complaint,
-    check_seconds,
-    is_template,
-    one_of,
-    unknown_keys,
-)
+from noetl_celery.tools.keys import Complaint, bad_config, check_seconds, is_template, one_of, unknown_keys
 
 DEFAULT_MAX_BODY_BYTES = 64 * 1024 * 1024
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
@@ -156,6 +150,8 @@ def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
 def _prepare(client: httpx.Client, call: ToolCall) -> _Request:
     config = call.config
     method = str(config.get("method") or "GET").upper()
+    if method not in METHODS:
+        raise bad_config(f"unknown method `{method}`; known: {', '.join(METHODS)}")
     auth = ask.authorization(config, call.credential)
     headers = ask.headers_of(config.get("headers"))
     body = ask.body_of(config, headers)

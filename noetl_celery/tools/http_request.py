@@ -65,7 +65,14 @@ def _text(value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str | int | float):
         return str(value)
-    return to_json(value)
+    return _json(value)
+
+
+def _json(value: Any) -> str:
+    try:
+        return to_json(value)
+    except TypeError as error:
+        raise bad_config(f"the request cannot be made: {error}") from None
 
 
 def headers_of(values: Any) -> dict[str, str]:
@@ -98,7 +105,7 @@ def body_of(config: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, 
     if isinstance(value, str) and key != "json":
         return {"content": value.encode()}
     added = {} if content_type else {"headers": {"Content-Type": "application/json"}}
-    return {"content": to_json(value).encode(), **added}
+    return {"content": _json(value).encode(), **added}
 
 
 def _form(values: Mapping[str, Any]) -> dict[str, Any]:

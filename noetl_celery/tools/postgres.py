@@ -86,6 +86,7 @@ class PostgresTool:
         """The result of the command. Raises ``ToolError`` with the kind, SQLSTATE and SQL line of what went wrong."""
         script = _script(call)
         settings = _pool_settings(call.config.get("pool"))
+        _milliseconds(script)  # no connection for what is too late
         with pg.connection(_credential(call), settings, timeout=script.remaining()) as connection:
             return Reply(_execute(connection, script))
 
@@ -209,7 +210,10 @@ def _send_limited(connection: pg.Connection, statement: sql.Statement, script: _
 
 
 def _milliseconds(script: _Script) -> int:
-    remaining = script.remaining() or 0.0
+    """The time left, for ``statement_timeout`` (0 is no limit). Raises ``ToolError`` if there is none left."""
+    remaining = script.remaining()
+    if remaining is None:
+        return 0
     if remaining <= 0:
         raise ToolError(ErrorInfo("timeout", "the time of this task was over before its SQL had run"))
     return max(1, int(remaining * 1000))

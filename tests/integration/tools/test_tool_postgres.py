@@ -153,8 +153,16 @@ def test_transaction_commands(run: Run, table: str, admin: psycopg.Connection[An
 
 
 def test_timeout_and_deadline(run: Run) -> None:
-    for limited in ({"timeout": 0.1}, {"deadline": time.monotonic() + 0.1}):
-        outcome = run("SELECT 1; SELECT pg_sleep(20)", **limited)
+    for command in ("SELECT 1; SELECT pg_sleep(20)", "SELECT pg_sleep(20)", "CALL slow()"):
+        run("CREATE OR REPLACE PROCEDURE slow() BEGIN ATOMIC SELECT pg_sleep(20); END")
+        for by_deadline in (True, False):
+            limit = {"deadline": time.monotonic() + 0.2} if by_deadline else {"timeout": 0.2}
+            outcome = run(command, **limit)
+            assert outcome.error is not None
+            assert outcome.error.kind == "timeout"
+            assert outcome.meta["duration"] < 5
+    for late in (0.0, -5.0):
+        outcome = run("SELECT 1", deadline=time.monotonic() + late)
         assert outcome.error is not None
         assert outcome.error.kind == "timeout"
         assert outcome.meta["duration"] < 5
@@ -187,9 +195,9 @@ def test_a_killed_connection_is_replaced_before_it_is_used(run: Run, admin: psyc
 
 def test_a_connection_lost_in_the_middle_is_a_retryable_error(run: Run, admin: psycopg.Connection[Any]) -> None:
     outcomes: list[Outcome] = []
-    thread = threading.Thread(target=lambda: outcomes.append(run("SELECT pg_sleep(30) /* victim */")))
+    thread = threading.Thread(target=lambda: outcomes.append(run("SELECT /* victim */ pg_sleep(30)")))
     thread.start()
-    victim = "SELECT pid FROM pg_stat_activity WHERE query LIKE '%/* victim */' AND pid <> pg_backend_pid()"
+    victim = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'SELECT /* victim */%' AND pid <> pg_backend_pid()"
     deadline = time.monotonic() + 20
     while not (found := admin.execute(victim).fetchone()) and time.monotonic() < deadline:
         time.sleep(0.01)
