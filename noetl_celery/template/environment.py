@@ -64,7 +64,10 @@ class Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**"})
 
     def __init__(self) -> None:
-        super().__init__(undefined=Missing, autoescape=False, keep_trailing_newline=True, finalize=as_text)
+        # Not optimized: folding constants takes cubic time in a long expression, and playbooks have little to fold.
+        super().__init__(
+            undefined=Missing, autoescape=False, keep_trailing_newline=True, finalize=as_text, optimized=False
+        )
         self.globals = {"now": now}
         self.filters = {name: _refusing_missing(name, function) for name, function in self.filters.items()}
         self.filters.update({name: _refusing_missing(name, function) for name, function in _FILTERS.items()})

@@ -17,6 +17,8 @@ from noetl_celery.template.missing import Missing
 
 ENVIRONMENT = Environment()
 
+#: what Python's own compiler says of what Jinja made of the author's text
+_TOO_DEEP = (RecursionError, SyntaxError, MemoryError)
 _RESULT = "_value"
 _ANSWERED_BY_GLOBALS = frozenset({"now"})
 _LOADING: tuple[type[nodes.Node], ...] = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
@@ -132,8 +134,8 @@ def compile_expression(source: str) -> Expression:
         template = _template(body)
     except TemplateSyntaxError as error:
         raise _syntax(error, source) from None
-    except RecursionError:
-        raise TemplateSyntax("is nested too deeply", expression=source.strip()) from None
+    except _TOO_DEEP:
+        raise TemplateSyntax("it is too long or nested too deeply", expression=source.strip()) from None
     return Expression(source.strip(), template.root_render_func, frozenset(names), refs, fresh, pristine)
 
 
@@ -224,6 +226,8 @@ def _statements(source: str) -> Statements:
         return Statements(source, _template(tree), frozenset(names), refs)
     except TemplateSyntaxError as error:
         raise _syntax(error, source) from None
+    except _TOO_DEEP:
+        raise TemplateSyntax("it is too long or nested too deeply", expression=source.strip()) from None
 
 
 def _loading_nodes(tree: nodes.Template) -> Iterator[nodes.Node]:
