@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from jinja2 import TemplateSyntaxError, Undefined, nodes
 from jinja2.environment import Template
-from jinja2.meta import find_undeclared_variables
+from jinja2.meta import TrackingCodeGenerator
 from jinja2.parser import Parser
 
 from noetl_celery.template.environment import Environment, Names, as_text, result_key, resultify
@@ -127,7 +127,7 @@ def compile_expression(source: str) -> Expression:
         refs = _result_refs(original)
         body = nodes.Template([nodes.Assign(nodes.Name(_RESULT, "store"), tree, lineno=1)], lineno=1)
         body.set_environment(ENVIRONMENT)
-        names = find_undeclared_variables(body) - _ANSWERED_BY_GLOBALS
+        names = _undeclared(body)
         fresh = isinstance(tree, _OWN_VALUES) or any(True for _ in tree.find_all(_OWN_VALUES))
         pristine = _copy_of(source)
         resultify(body)
@@ -136,7 +136,7 @@ def compile_expression(source: str) -> Expression:
         raise _syntax(error, source) from None
     except _TOO_DEEP:
         raise TemplateSyntax("it is too long or nested too deeply", expression=source.strip()) from None
-    return Expression(source.strip(), template.root_render_func, frozenset(names), refs, fresh, pristine)
+    return Expression(source.strip(), template.root_render_func, names, refs, fresh, pristine)
 
 
 def as_native(value: Any, fresh: bool) -> Any:
@@ -220,14 +220,22 @@ def _statements(source: str) -> Statements:
         loading = next(_loading_nodes(tree), None)
         if loading is not None:
             raise TemplateSyntaxError("a template cannot load another one here", loading.lineno)
-        names = find_undeclared_variables(tree) - _ANSWERED_BY_GLOBALS
+        names = _undeclared(tree)
         refs = _result_refs(tree)
         resultify(tree)
-        return Statements(source, _template(tree), frozenset(names), refs)
+        return Statements(source, _template(tree), names, refs)
     except TemplateSyntaxError as error:
         raise _syntax(error, source) from None
     except _TOO_DEEP:
         raise TemplateSyntax("it is too long or nested too deeply", expression=source.strip()) from None
+
+
+def _undeclared(tree: nodes.Template) -> frozenset[str]:
+    """The top-level names that a template looks up; like Jinja's own, but without its (cubic) constant folding."""
+    generator = TrackingCodeGenerator(ENVIRONMENT)
+    generator.optimizer = None
+    generator.visit(tree)
+    return frozenset(generator.undeclared_identifiers - _ANSWERED_BY_GLOBALS)
 
 
 def _loading_nodes(tree: nodes.Template) -> Iterator[nodes.Node]:
