@@ -79,8 +79,8 @@ class _Turn:
             case "claim.filled":
                 stage.tickets -= 1
                 stage.claims -= data["budget"]
-                stage.open_frames += 1
-                stage.frames += 1
+                stage.open_frames += data["frames"]
+                stage.frames += data["frames"]
                 stage.slots += data["slots"]
                 stage.dry, stage.probe = bool(data.get("dry")), False
                 if stage.stopping:
@@ -200,7 +200,6 @@ class _Turn:
                 stage.settings,
                 previous,
                 args or None,
-                state.ctx,
                 items,
                 timeout,
             )
@@ -258,6 +257,9 @@ class _Turn:
                 envelope["data"],
                 envelope.get("task_results"),
                 error if failed else None,
+                stage.ok,
+                stage.failed,
+                stage.frames,
             )
         )
         self.terminal_event(stage, step, failed, error)
@@ -333,9 +335,9 @@ class _Turn:
             task_results=ChainMap(self.fresh_tasks, self.facts.task_results),  # type: ignore[arg-type]
             spec=self.plan.spec,
             args=args,
-            output=output,
             event=event,
             extra=extra or {},
+            **({} if output is None else {"output": output}),
         )
 
     def event(self, type_: str, status: str | None, stage: StageState | None = None, result: Any = None) -> None:

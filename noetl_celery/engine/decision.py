@@ -49,7 +49,6 @@ class Opening:
     settings: LoopSettings
     previous: str | None
     args: Mapping[str, Any] | None
-    ctx: Mapping[str, Any]
     items: Sequence[Any] | None = None
     timeout: float | None = None
 
@@ -64,6 +63,9 @@ class Closing:
     result: Any = None
     task_results: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
+    ok: int = 0
+    failed: int = 0
+    frames: int = 0
 
 
 @dataclass(slots=True)

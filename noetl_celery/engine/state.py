@@ -23,7 +23,7 @@ FINAL: frozenset[str] = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 class Signal:
     """A durable note to an execution, written in the transaction that made it true.
 
-    ``claim.filled`` {stage, claim, frame, slots, rows, dry}; ``claim.empty`` {stage, claim, budget, sole};
+    ``claim.filled`` {stage, claim, budget, frames, slots, dry}; ``claim.empty`` {stage, claim, budget, sole};
     ``claim.failed`` {stage, claim, budget, error}; ``frame.done`` {stage, frame, slots, ok, failed, ctx};
     ``cancel`` {reason}; ``stage.timeout`` {stage}; ``start``, ``pause`` and ``resume`` carry nothing.
     """

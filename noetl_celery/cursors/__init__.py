@@ -1,0 +1,1 @@
+"""Claim drivers: sources that hand out work rows, behind one protocol and one registry."""

@@ -1,0 +1,122 @@
+"""Claims in PostgreSQL: any statement that leases rows and returns them (``FOR UPDATE SKIP LOCKED … RETURNING``).
+
+Promise: no claim is orphaned. In our own database the claim shares our transaction. Elsewhere its transaction id is
+recorded before it commits, and ``pg_xact_status`` says afterwards what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import dict_row
+
+from noetl_celery.cursors.base import Claimed, ClaimRequest, Record, Verdict
+from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.template import jsonable
+from noetl_celery.tools import pg, sql
+
+_PLACE = ("host", "hostaddr", "port", "dbname", "user")
+
+
+class PostgresCursor:
+    """The driver ``postgres``."""
+
+    kind = "postgres"
+
+    def check(self, config: Mapping[str, Any]) -> Sequence[tuple[str | None, str]]:
+        problems: list[tuple[str | None, str]] = []
+        if not config.get("auth"):
+            problems.append(("auth", "a postgres cursor needs `auth`: the name of a credential"))
+        claim = config.get("claim")
+        if isinstance(claim, str):
+            for statement in sql.split_statements(claim):
+                if word := sql.transaction_control(statement):
+                    problems.append(("claim", f"a claim runs in a transaction of its own: leave `{word}` out"))
+        return problems
+
+    def same_place(self, credential: Mapping[str, Any], conninfo: str) -> bool:
+        """Same server, database and role, by their names; a false no only costs a transaction more."""
+        theirs, ours = conninfo_to_dict(pg.conninfo(credential)), conninfo_to_dict(conninfo)
+        return all(_place(theirs, name) == _place(ours, name) for name in _PLACE)
+
+    def claim(self, request: ClaimRequest, record: Record) -> Claimed:
+        if request.session is not None:
+            return _claim(request.session, request)
+        with pg.connection(request.credential) as session:
+            try:
+                return _claim_and_record(session, request, record)
+            except psycopg.Error as error:
+                raise pg.tool_error(error, request.claim) from error
+
+    def settle(self, source: Mapping[str, Any], credential: Mapping[str, Any]) -> Verdict:
+        """Asks the source about the recorded transaction. Raises ``ToolError`` while it cannot be asked."""
+        with pg.connection(credential) as session:
+            try:
+                here = _identity(session)
+                if here != (source["database"], source["system"]):
+                    return "unknown"
+                row = session.execute("SELECT pg_xact_status(%s::text::xid8)", (str(source["xid"]),)).fetchone()
+            except psycopg.errors.InvalidParameterValue:
+                return "unknown"  # a transaction id from the future: another server, restored from a backup
+            except psycopg.Error as error:
+                raise pg.tool_error(error) from error
+        verdicts: dict[str, Verdict] = {"committed": "committed", "aborted": "aborted", "in progress": "running"}
+        return verdicts.get(row[0] if row else "", "unknown")
+
+
+def _place(fields: Mapping[str, Any], name: str) -> str:
+    value = str(fields.get(name) or "")
+    if name == "port":
+        return value or "5432"
+    return "127.0.0.1" if name == "host" and value == "localhost" else value
+
+
+def _claim_and_record(session: pg.Connection, request: ClaimRequest, record: Record) -> Claimed:
+    with session.transaction():
+        claimed = _claim(session, request)
+        if claimed.batches:
+            database, system = _identity(session)
+            xid = session.execute("SELECT pg_current_xact_id()::text").fetchone()
+            assert xid is not None
+            record(claimed.rows, {"xid": xid[0], "database": database, "system": system})
+    return claimed
+
+
+def _identity(session: pg.Connection) -> tuple[str, str]:
+    row = session.execute(
+        "SELECT current_database()::text, (SELECT system_identifier::text FROM pg_control_system())"
+    ).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+def _claim(session: psycopg.Connection[Any], request: ClaimRequest) -> Claimed:
+    session.execute(f"SET LOCAL statement_timeout = {int(request.timeout_seconds * 1000)}")
+    batches: list[tuple[Mapping[str, Any], ...]] = []
+    for _ in range(request.budget):
+        rows = _run(session, request)
+        if not rows:
+            return Claimed(tuple(batches), dry=True)
+        batches.append(tuple(rows))
+    return Claimed(tuple(batches), dry=False)
+
+
+def _run(session: psycopg.Connection[Any], request: ClaimRequest) -> list[Mapping[str, Any]]:
+    """Runs the claim's statements; the rows are those of the last statement that returns any kind of rows."""
+    rows: list[Mapping[str, Any]] = []
+    for statement in sql.split_statements(request.claim):
+        text, values = sql.bind(statement.text, request.bindings)
+        with session.cursor(row_factory=dict_row) as cursor:
+            try:
+                cursor.execute(text, values, prepare=False)
+            except psycopg.Error as error:
+                raise pg.tool_error(error, statement.text, sent=sql.as_sent(text), first_line=statement.line) from error
+            if cursor.description is not None:
+                rows = cursor.fetchall()
+    try:
+        return [jsonable(row) for row in rows]
+    except TypeError as error:
+        raise ToolError(ErrorInfo("result_type", f"a claimed row cannot be kept: {error}")) from error

@@ -1,0 +1,1 @@
+"""The Celery side: thin tasks that load, decide or run, save, publish."""

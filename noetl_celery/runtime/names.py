@@ -1,0 +1,101 @@
+"""The names that templates of a stage see: what is the same for all its rows, loaded once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from noetl_celery.engine.assign import merge_paths
+from noetl_celery.engine.pipeline import Position
+from noetl_celery.engine.state import LoopSettings
+from noetl_celery.playbook.plan import Plan, StepPlan
+from noetl_celery.runtime.process import Process
+from noetl_celery.store import stages
+from noetl_celery.template import scope
+
+
+@dataclass(slots=True)
+class StageNames:
+    """A stage with its plan and the values that its templates may name. ``ctx`` is as it was when loaded."""
+
+    plan: Plan
+    step: StepPlan
+    stage_id: int
+    execution_id: int
+    settings: LoopSettings
+    workload: Mapping[str, Any]
+    ctx: dict[str, Any]
+    args: Mapping[str, Any]
+    previous: str | None
+    results: Mapping[str, Any]
+    task_results: Mapping[str, Mapping[str, Any]]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def of_row(self, position: Position, args: Mapping[str, Any] | None, extra: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The names that a row's templates see at this position."""
+        ctx = self.ctx
+        if position.ctx:
+            ctx = dict(ctx)
+            merge_paths(ctx, position.ctx)
+        return scope(
+            execution_id=self.execution_id,
+            workload=self.workload,
+            ctx=ctx,
+            results=self.results,
+            previous=self._previous(),
+            task_results=self.task_results,
+            spec=self.plan.spec,
+            pipeline=position.results,
+            names=position.names,
+            iter=position.iter,
+            iterator=self.step.loop.iterator if self.step.loop else None,
+            args={**self.args, **args} if args else self.args,
+            extra={**self.extra, **extra},
+        )
+
+    def of_stage(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The names that the stage's own templates see (its claim)."""
+        return scope(
+            execution_id=self.execution_id,
+            workload=self.workload,
+            ctx=self.ctx,
+            results=self.results,
+            previous=self._previous(),
+            task_results=self.task_results,
+            spec=self.plan.spec,
+            args=self.args,
+            extra=extra,
+        )
+
+    def _previous(self) -> Any:
+        name = self.previous
+        return (lambda: self.results[name]) if name is not None and name in self.results else None
+
+
+def load_stage(process: Process, connection: Connection, stage_id: int) -> StageNames | None:
+    """Loads an OPEN stage with the step results that its templates name; None if it is not open any more."""
+    row = stages.load(connection, stage_id)
+    if row is None or row["status"] != "OPEN":
+        return None
+    plan = process.plans.get(connection, row["catalog_id"])
+    step = plan.steps[row["step_name"]]
+    wanted = step.row_names & plan.steps.keys()
+    if "result" in step.row_names and row["previous"]:
+        wanted |= {row["previous"]}
+    execution_id = row["execution_id"]
+    return StageNames(
+        plan=plan,
+        step=step,
+        stage_id=stage_id,
+        execution_id=execution_id,
+        settings=LoopSettings(**row["settings"]),
+        workload=row["workload"],
+        ctx=row["ctx"],
+        args=row["args"] or {},
+        previous=row["previous"],
+        results=stages.Results(connection, execution_id, wanted).load(wanted),
+        task_results=stages.TaskResults(connection, execution_id, wanted).load(wanted & plan.results_of),
+    )

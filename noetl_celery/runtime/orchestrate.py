@@ -1,0 +1,60 @@
+"""``noetl.orchestrate``: lock, read signals, decide, write, commit, publish; then look again."""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy.engine import Connection
+
+from noetl_celery import faults
+from noetl_celery.engine import decide
+from noetl_celery.errors import NoetlError
+from noetl_celery.ids import new_id
+from noetl_celery.runtime.process import Process
+from noetl_celery.runtime.publish import Publisher
+from noetl_celery.store import decisions, executions, signals
+from noetl_celery.store.outbox import Dispatch
+from noetl_celery.store.stages import TableFacts
+
+log = logging.getLogger(__name__)
+
+
+def orchestrate(process: Process, publisher: Publisher, execution_id: int) -> int:
+    """Decides on everything that waits for this execution; returns how many decisions were made.
+
+    Whoever finds the execution locked leaves at once: its signal is committed, and the holder asks again after its
+    own commit. After a bounded number of passes the rest is left to a fresh message. Safe to run any number of times.
+    """
+    for done in range(process.settings.orchestrate_passes):
+        if not process.db.run(lambda connection: signals.pending(connection, execution_id)):
+            return done
+        dispatches = process.db.run(lambda connection: _turn(process, connection, execution_id))
+        if dispatches is None:
+            return done
+        faults.reached("orchestrate.committed")
+        publisher.dispatch(dispatches)
+    publisher.orchestrate(execution_id)
+    return process.settings.orchestrate_passes
+
+
+def _turn(process: Process, connection: Connection, execution_id: int) -> list[Dispatch] | None:
+    """One pass, in one transaction. None if somebody else holds the execution, or nothing waits."""
+    locked = executions.lock(connection, execution_id)
+    if locked is None:
+        return None
+    inbox = signals.read(connection, execution_id, process.settings.signal_batch)
+    if not inbox.ids:
+        return None
+    catalog_id, state = locked
+    try:
+        plan = process.plans.get(connection, catalog_id)
+    except NoetlError as error:
+        # Registered by a worker that knew more (another plugin, another version): leave it for one that can.
+        log.error("execution %s cannot be decided here: %s", execution_id, error)
+        return None
+    facts = TableFacts(connection, execution_id, plan.steps)
+    decision = decide(plan, state, inbox.signals, facts, new_id)
+    dispatches = decisions.apply(connection, plan, state, decision, process.settings, new_id)
+    signals.consume(connection, inbox.ids)
+    faults.reached("orchestrate.before_commit")
+    return dispatches

@@ -1,0 +1,128 @@
+"""What one worker process has: settings, connections, plans, tools, its pulse. Made anew after a fork."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from noetl_celery.cursors.registry import CursorRegistry
+from noetl_celery.errors import ErrorInfo, NoetlError, ToolError
+from noetl_celery.ids import new_id
+from noetl_celery.playbook import compile_playbook
+from noetl_celery.playbook.plan import Plan
+from noetl_celery.runtime.pulse import Pulse
+from noetl_celery.settings import Settings, load
+from noetl_celery.store import catalog
+from noetl_celery.store.credentials import Vault
+from noetl_celery.store.db import Database
+from noetl_celery.tools.registry import ToolRegistry
+
+#: seconds that a process remembers a credential, so that a changed one is soon used
+CREDENTIAL_SECONDS = 30.0
+PLANS_KEPT = 64
+
+#: one byte shared by a node's main process and the children it forks: set when the node is told to stop
+_stopping = mmap.mmap(-1, 1)
+
+
+def announce_stop() -> None:
+    """The node has been told to stop: lanes take no further rows and hand theirs over."""
+    _stopping[0] = 1
+
+
+def stop_announced() -> bool:
+    return _stopping[0] == 1
+
+
+class Plans:
+    """Compiled plans by catalog id. A catalog version never changes, so a plan never goes stale."""
+
+    def __init__(self, tools: ToolRegistry, cursors: CursorRegistry) -> None:
+        self._tools, self._cursors = tools, cursors
+        self._plans: OrderedDict[int, Plan] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, connection: Connection, catalog_id: int) -> Plan:
+        """The plan of a registered version; compiled at its first use in this process."""
+        with self._lock:
+            plan = self._plans.get(catalog_id)
+            if plan is not None:
+                self._plans.move_to_end(catalog_id)
+                return plan
+        entry = catalog.get(connection, catalog_id)
+        if entry is None:
+            raise NoetlError(f"the catalog has no entry {catalog_id}; was it deleted while an execution used it?")
+        file = entry["file"] or entry["path"]
+        plan = compile_playbook(entry["content"], file=file, tools=self._tools, cursors=self._cursors).plan
+        with self._lock:
+            self._plans[catalog_id] = plan
+            while len(self._plans) > PLANS_KEPT:
+                self._plans.popitem(last=False)
+        return plan
+
+
+class Process:
+    """Everything that tasks of this process share. Safe to share between threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.db = Database(settings)
+        self.tools = ToolRegistry()
+        self.cursors = CursorRegistry()
+        self.plans = Plans(self.tools, self.cursors)
+        self.worker_id = new_id()
+        self.pulse = Pulse(self.db, self.worker_id, settings.heartbeat_seconds)
+        self._credentials: dict[str, tuple[float, dict[str, Any]]] = {}
+
+    def start(self) -> None:
+        """Starts the pulse, without which this process may hold no lease."""
+        self.pulse.start()
+
+    def credential(self, name: str) -> Mapping[str, Any]:
+        """Looks a credential up; raises ``ToolError`` of kind ``credential``. Opens a transaction of its own."""
+        known = self._credentials.get(name)
+        if known is not None and known[0] > time.monotonic():
+            return known[1]
+        try:
+            vault = Vault(self.settings)
+            fields = self.db.run(lambda connection: vault.fetch(connection, name))
+        except NoetlError as error:
+            raise ToolError(ErrorInfo("credential", str(error))) from error
+        self._credentials[name] = (time.monotonic() + CREDENTIAL_SECONDS, fields)
+        return fields
+
+    def close(self) -> None:
+        self.pulse.stop()
+        self.tools.close()
+        self.db.close()
+
+
+_current: Process | None = None
+_pid = 0
+_lock = threading.Lock()
+
+
+def current(settings: Settings | None = None) -> Process:
+    """The process's own ``Process``, made and started at first use after a fork."""
+    global _current, _pid
+    with _lock:
+        if _current is None or _pid != os.getpid():
+            _current, _pid = Process(settings or load()), os.getpid()
+            _current.start()
+        return _current
+
+
+def close() -> None:
+    """Ends this process's pulse and connections, if it has any."""
+    global _current
+    with _lock:
+        if _current is not None and _pid == os.getpid():
+            _current.close()
+        _current = None

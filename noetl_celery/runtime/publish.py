@@ -1,0 +1,64 @@
+"""Sending messages after the commit. A message is a hint: what cannot be sent now, the sweep sends later."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from celery import Celery, chord
+from kombu.exceptions import OperationalError
+
+from noetl_celery.store.outbox import Dispatch
+
+log = logging.getLogger(__name__)
+
+ORCHESTRATE = "noetl.orchestrate"
+CLAIM = "noetl.claim"
+BODY = "noetl.body"
+SWEEP = "noetl.sweep"
+
+
+class Publisher:
+    """Publishes through a Celery app. Never raises for a broker that is away; says so once per outage."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._away = False
+
+    def orchestrate(self, execution_id: int) -> bool:
+        """Asks for somebody to look at the execution's signals. False if the broker is away."""
+        return self._send(lambda: self._app.send_task(ORCHESTRATE, kwargs={"execution": execution_id}))
+
+    def dispatch(self, dispatches: Iterable[Dispatch]) -> None:
+        """Publishes claims, and the lanes of each frame as one chord whose callback orchestrates: the re-claim."""
+        for dispatch in dispatches:
+            if dispatch.kind == "claim":
+                self._send(lambda d=dispatch: self._claim(d))  # type: ignore[misc]
+            else:
+                self._send(lambda d=dispatch: self._lanes(d))  # type: ignore[misc]
+
+    def _claim(self, dispatch: Dispatch) -> None:
+        ids = {"execution": dispatch.execution_id, "stage": dispatch.stage_id, "claim": dispatch.target}
+        self._app.send_task(CLAIM, kwargs=ids, queue=dispatch.queue)
+
+    def _lanes(self, dispatch: Dispatch) -> None:
+        ids = {"execution": dispatch.execution_id, "stage": dispatch.stage_id, "frame": dispatch.target}
+        header = [
+            self._app.signature(BODY, kwargs={**ids, "lane": lane}, queue=dispatch.queue, immutable=True)
+            for lane in dispatch.lanes
+        ]
+        callback = self._app.signature(ORCHESTRATE, kwargs={"execution": dispatch.execution_id}, immutable=True)
+        chord(header, app=self._app)(callback)
+
+    def _send(self, send: object) -> bool:
+        try:
+            send()  # type: ignore[operator]
+        except (OperationalError, ConnectionError, OSError) as error:
+            if not self._away:
+                log.warning("Redis is away, messages wait in PostgreSQL until it is back: %s", error)
+            self._away = True
+            return False
+        if self._away:
+            log.warning("Redis is back")
+        self._away = False
+        return True

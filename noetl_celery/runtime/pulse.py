@@ -1,0 +1,115 @@
+"""The thread that keeps a process's leases: one session of its own, one statement a beat.
+
+Its session holds the advisory lock that says "this process is alive" (``store.workers``). A run that the database
+no longer grants is marked lost, and its lane stops by itself; fencing would undo its writes anyway.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from noetl_celery.errors import ServiceError
+from noetl_celery.store import runs, workers
+from noetl_celery.store.db import Database
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    interval: float
+    lost: Callable[[], None]
+
+
+class Pulse:
+    """Holds runs for lanes. ``hold`` and ``drop`` are called by lanes, from any thread."""
+
+    def __init__(self, db: Database, worker_id: int, interval: float, name: str = "worker") -> None:
+        self._db, self._worker_id, self._interval, self._name = db, worker_id, interval, name
+        self._held: dict[int, _Held] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+        self._session: psycopg.Connection[Any] | None = None
+        self._ready = threading.Event()
+
+    def start(self) -> None:
+        """Starts the thread and waits a moment for its session, so that a first lane finds its process registered."""
+        self._thread = threading.Thread(target=self._beat_forever, name="noetl-pulse", daemon=True)
+        self._thread.start()
+        self._ready.wait(timeout=5)
+
+    def stop(self) -> None:
+        """Ends the thread; the process leaves in order."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def hold(self, run_id: int, *, lease: float, heartbeat: float, lost: Callable[[], None]) -> None:
+        """From now on this run's lease is extended; ``lost`` is called (once, from the pulse) when it is gone."""
+        with self._lock:
+            self._held[run_id] = _Held(min(lease / 3, heartbeat), lost)
+        self._wake.set()
+
+    def drop(self, run_id: int) -> None:
+        """The run is over."""
+        with self._lock:
+            self._held.pop(run_id, None)
+
+    def _beat_forever(self) -> None:
+        while not self._stopped:
+            try:
+                self._beat()
+                pause = self._pause()
+            except (psycopg.Error, ServiceError) as error:
+                log.warning("the pulse has lost PostgreSQL and tries again: %s", str(error).strip().splitlines()[0])
+                self._close()
+                pause = _RETRY_SECONDS
+            self._wake.wait(timeout=pause)
+            self._wake.clear()
+        if self._session is not None:
+            try:
+                workers.leave(self._session, self._worker_id)
+            except psycopg.Error:
+                pass
+            self._close()
+
+    def _pause(self) -> float:
+        with self._lock:
+            return min([self._interval, *(held.interval for held in self._held.values())])
+
+    def _beat(self) -> None:
+        if self._session is None or self._session.closed:
+            self._session = self._db.connect_raw()
+            workers.register(self._session, self._worker_id, self._name)
+            self._ready.set()
+        workers.seen(self._session, self._worker_id)
+        with self._lock:
+            mine = dict(self._held)
+        if not mine:
+            return
+        held, due = runs.extend(self._session, list(mine))
+        if due:
+            runs.beat(self._session, due)
+        for run_id in mine.keys() - held:
+            with self._lock:
+                still_mine = self._held.pop(run_id, None)
+            if still_mine is not None:
+                log.warning("run %s lost its lease", run_id)
+                still_mine.lost()
+
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+

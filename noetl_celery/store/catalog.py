@@ -1,0 +1,65 @@
+"""The catalog of playbooks: changed content makes a new version, unchanged content none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from noetl_celery.store.db import execute, one
+
+
+def register(connection: Connection, path: str, content: str, fingerprint: str, file: str | None) -> tuple[int, int, bool]:
+    """Registers a playbook; returns (catalog_id, version, new). Idempotent for the same content.
+
+    Takes an advisory lock on the path until the transaction ends, so that versions of one path are made in turn.
+    """
+    execute(connection, "SELECT pg_advisory_xact_lock(hashtextextended(%(path)s, 20260101))", path=path)
+    last = latest(connection, path)
+    if last is not None and last["fingerprint"] == fingerprint:
+        return last["catalog_id"], last["version"], False
+    version = last["version"] + 1 if last else 1
+    row = one(
+        connection,
+        """
+        INSERT INTO noetl.catalog (path, version, content, fingerprint, file)
+        VALUES (%(path)s, %(version)s, %(content)s, %(fingerprint)s, %(file)s) RETURNING catalog_id
+        """,
+        path=path,
+        version=version,
+        content=content,
+        fingerprint=fingerprint,
+        file=file,
+    )
+    assert row is not None
+    return row["catalog_id"], version, True
+
+
+def latest(connection: Connection, path: str) -> Mapping[str, Any] | None:
+    """The newest version of a path."""
+    return one(
+        connection,
+        """
+        SELECT catalog_id, path, version, fingerprint, content, file FROM noetl.catalog
+        WHERE path = %(path)s ORDER BY version DESC LIMIT 1
+        """,
+        path=path,
+    )
+
+
+def get(connection: Connection, catalog_id: int) -> Mapping[str, Any] | None:
+    """One version."""
+    return one(
+        connection,
+        "SELECT catalog_id, path, version, fingerprint, content, file FROM noetl.catalog WHERE catalog_id = %(id)s",
+        id=catalog_id,
+    )
+
+
+def like(connection: Connection, path: str) -> list[str]:
+    """Paths that look like this one, for a hint."""
+    rows = execute(connection, "SELECT DISTINCT path FROM noetl.catalog ORDER BY path LIMIT 500").scalars()
+    import difflib
+
+    return difflib.get_close_matches(path, [str(row) for row in rows], n=3, cutoff=0.5)

@@ -1,0 +1,213 @@
+"""Claim tickets: issued by orchestration, answered once by whoever runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from psycopg.types.json import Jsonb
+from sqlalchemy.engine import Connection
+
+from noetl_celery.engine.decision import ClaimSpec, Event
+from noetl_celery.errors import LeaseLost
+from noetl_celery.store import events, outbox, signals
+from noetl_celery.store.db import every, execute, one
+
+
+def issue(connection: Connection, execution_id: int, claims: Sequence[ClaimSpec]) -> None:
+    """Writes OPEN tickets."""
+    execute(
+        connection,
+        """
+        INSERT INTO noetl.claim (claim_id, stage_id, execution_id, status, frame_index, budget, sole, more)
+        SELECT c.claim_id, c.stage_id, %(execution)s, 'OPEN', c.index, c.budget, c.sole, c.more
+        FROM jsonb_to_recordset(%(claims)s)
+             AS c(claim_id bigint, stage_id bigint, index int, budget int, sole boolean, more boolean)
+        """,
+        execution=execution_id,
+        claims=Jsonb(
+            [
+                {
+                    "claim_id": claim.claim_id,
+                    "stage_id": claim.stage_id,
+                    "index": claim.index,
+                    "budget": claim.budget,
+                    "sole": claim.sole,
+                    "more": claim.more,
+                }
+                for claim in claims
+            ]
+        ),
+    )
+
+
+def lock_open(connection: Connection, claim_id: int) -> Mapping[str, Any] | None:
+    """The ticket, locked for this transaction, or None if it is answered, taken or being answered right now."""
+    return one(
+        connection,
+        """
+        SELECT claim_id, stage_id, execution_id, frame_index, budget, sole, more, attempts FROM noetl.claim
+        WHERE claim_id = %(claim)s AND status = 'OPEN' FOR UPDATE SKIP LOCKED
+        """,
+        claim=claim_id,
+    )
+
+
+def failing(connection: Connection, claim_id: int) -> Mapping[str, Any] | None:
+    """An unanswered ticket, locked, with who holds it."""
+    return one(
+        connection,
+        """
+        SELECT claim_id, stage_id, execution_id, frame_index, budget, sole, attempts, taken_by FROM noetl.claim
+        WHERE claim_id = %(claim)s AND status IN ('OPEN', 'TAKEN') FOR UPDATE SKIP LOCKED
+        """,
+        claim=claim_id,
+    )
+
+
+def execution_of(connection: Connection, claim_id: int) -> int | None:
+    """The execution that a ticket belongs to."""
+    row = one(connection, "SELECT execution_id FROM noetl.claim WHERE claim_id = %(claim)s", claim=claim_id)
+    return row["execution_id"] if row else None
+
+
+def take(connection: Connection, claim_id: int, run_id: int) -> None:
+    """OPEN → TAKEN by a run, for sources whose claim cannot share our transaction."""
+    _expect(
+        execute(
+            connection,
+            "UPDATE noetl.claim SET status = 'TAKEN', taken_by = %(run)s WHERE claim_id = %(claim)s AND status = 'OPEN'",
+            claim=claim_id,
+            run=run_id,
+        ).rowcount,
+        claim_id,
+    )
+
+
+def hold(connection: Connection, claim_id: int, run_id: int) -> None:
+    """Asserts that the run still holds the ticket, and keeps it so until the transaction ends. Raises ``LeaseLost``."""
+    _expect(
+        execute(
+            connection,
+            "SELECT FROM noetl.claim WHERE claim_id = %(claim)s AND status = 'TAKEN' AND taken_by = %(run)s FOR UPDATE",
+            claim=claim_id,
+            run=run_id,
+        ).rowcount,
+        claim_id,
+    )
+
+
+def answer(
+    connection: Connection,
+    claim: Mapping[str, Any],
+    status: str,
+    signal: str,
+    data: Mapping[str, Any],
+    *,
+    run_id: int | None,
+    republish_seconds: float,
+) -> None:
+    """Ends a ticket (FILLED, EMPTY, FAILED) and tells the execution. Raises ``LeaseLost`` if the run does not hold it."""
+    _expect(
+        execute(
+            connection,
+            """
+            UPDATE noetl.claim SET status = %(status)s, taken_by = NULL
+            WHERE claim_id = %(claim)s AND (status = 'OPEN' AND %(run)s::bigint IS NULL OR taken_by = %(run)s)
+            """,
+            claim=claim["claim_id"],
+            status=status,
+            run=run_id,
+        ).rowcount,
+        claim["claim_id"],
+    )
+    outbox.take_claim(connection, claim["claim_id"])
+    fields = {"stage": claim["stage_id"], "claim": claim["claim_id"], "budget": claim["budget"], **data}
+    signals.add(connection, claim["execution_id"], signal, fields, republish_seconds=republish_seconds)
+
+
+def reopen(connection: Connection, claim_id: int, *, run_id: int | None, failed: bool) -> Mapping[str, Any] | None:
+    """Makes a ticket OPEN again, after a failed attempt or when its run is lost. None if it is answered already."""
+    return one(
+        connection,
+        """
+        UPDATE noetl.claim SET status = 'OPEN', taken_by = NULL, attempts = attempts + %(failed)s::int
+        WHERE claim_id = %(claim)s AND status IN ('OPEN', 'TAKEN')
+          AND (taken_by IS NOT DISTINCT FROM %(run)s)
+        RETURNING claim_id, stage_id, execution_id, attempts
+        """,
+        claim=claim_id,
+        run=run_id,
+        failed=failed,
+    )
+
+
+def confirm(connection: Connection, claim_id: int) -> list[dict[str, Any]]:
+    """TENTATIVE frames of a ticket whose source transaction has committed become RUNNING; returns them."""
+    return every(
+        connection,
+        """
+        UPDATE noetl.frame SET status = 'RUNNING', source = NULL WHERE claim_id = %(claim)s AND status = 'TENTATIVE'
+        RETURNING frame_id, stage_id, execution_id, rows, slots, weight, lanes, frame_index
+        """,
+        claim=claim_id,
+    )
+
+
+def forget(connection: Connection, claim_id: int) -> None:
+    """Removes the TENTATIVE frames of a ticket whose source transaction was undone."""
+    execute(
+        connection,
+        """
+        WITH gone AS (DELETE FROM noetl.frame WHERE claim_id = %(claim)s AND status = 'TENTATIVE' RETURNING frame_id)
+        DELETE FROM noetl.row r USING gone WHERE r.frame_id = gone.frame_id
+        """,
+        claim=claim_id,
+    )
+
+
+def tentative(connection: Connection, claim_id: int) -> list[dict[str, Any]]:
+    """The unresolved frames of a ticket with the source transaction that they depend on."""
+    return every(
+        connection,
+        "SELECT frame_id, source FROM noetl.frame WHERE claim_id = %(claim)s AND status = 'TENTATIVE'",
+        claim=claim_id,
+    )
+
+
+def seen_before(connection: Connection, stage_id: int, digests: Sequence[int]) -> str | None:
+    """Why a source looks as if its claims change nothing, or None: a row of a still open frame, or the third time
+    in a row the same frame."""
+    row = one(
+        connection,
+        """
+        SELECT EXISTS (SELECT FROM noetl.frame WHERE stage_id = %(stage)s AND status IN ('RUNNING', 'TENTATIVE')
+                       AND digests && %(digests)s::bigint[]) AS open,
+               (SELECT count(*) = 2 AND bool_and(digests = %(digests)s::bigint[])
+                FROM (SELECT digests FROM noetl.frame WHERE stage_id = %(stage)s
+                      ORDER BY frame_id DESC LIMIT 2) AS last) AS again
+        """,
+        stage=stage_id,
+        digests=list(digests),
+    )
+    if row and row["open"]:
+        return "a claim returned a row that another open frame is still working on"
+    if row and row["again"]:
+        return "three claims in a row returned exactly the same rows"
+    return None
+
+
+def claimed_event(claim: Mapping[str, Any], step: str, rows: int) -> Event:
+    """The one event of a filled claim."""
+    result = {"rows": rows, "frame_index": claim["frame_index"]}
+    return Event("frame.claimed", "RUNNING", step, claim["stage_id"], result=result)
+
+
+def tell(connection: Connection, execution_id: int, frame_id: int, event: Event) -> None:
+    """Writes an event about a frame."""
+    events.append(connection, execution_id, [event], frame_id=frame_id)
+
+
+def _expect(rowcount: int, claim_id: int) -> None:
+    if not rowcount:
+        raise LeaseLost(f"claim {claim_id} is not held any more")

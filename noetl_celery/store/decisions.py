@@ -1,0 +1,98 @@
+"""Writes a decision of the engine: everything in the transaction that holds the execution's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy.engine import Connection
+
+from noetl_celery.engine.decision import Decision, Opening
+from noetl_celery.engine.state import ExecutionState
+from noetl_celery.playbook.plan import Plan
+from noetl_celery.settings import Settings
+from noetl_celery.store import claims, events, executions, frames, outbox, signals, stages
+from noetl_celery.store.outbox import Dispatch
+
+CONTROL_QUEUE = "noetl.control"
+BODY_QUEUE = "noetl.body"
+
+
+def body_queue(plan: Plan, step: str) -> str:
+    """The queue that a step's lanes go to: its own pool's, its playbook's, or the common one."""
+    pool = plan.steps[step].pool or plan.pool
+    return f"{BODY_QUEUE}.{pool}" if pool else BODY_QUEUE
+
+
+def apply(
+    connection: Connection,
+    plan: Plan,
+    state: ExecutionState,
+    decision: Decision,
+    settings: Settings,
+    new_id: Callable[[], int],
+) -> list[Dispatch]:
+    """Writes stages, frames of collections, claims, events and state; returns what to publish after the commit."""
+    again = settings.republish_seconds
+    execution_id = state.execution_id
+    dispatches: list[Dispatch] = []
+    stages.open_stages(connection, execution_id, decision.openings)
+    for opening in decision.openings:
+        if opening.items:
+            dispatches.append(_open_frame(connection, plan, execution_id, opening, settings, new_id()))
+        if opening.timeout is not None:
+            signals.add(
+                connection,
+                execution_id,
+                "stage.timeout",
+                {"stage": opening.stage_id},
+                republish_seconds=again,
+                delay_seconds=opening.timeout,
+            )
+    stages.close_stages(connection, decision.closings)
+    if decision.claims:
+        claims.issue(connection, execution_id, decision.claims)
+        for claim in decision.claims:
+            outbox.add_claim(
+                connection, execution_id, claim.stage_id, claim.claim_id, CONTROL_QUEUE, delay_seconds=again
+            )
+            dispatches.append(Dispatch("claim", execution_id, claim.stage_id, claim.claim_id, queue=CONTROL_QUEUE))
+    for stage_id in dict.fromkeys(decision.stops):
+        frames.stop_stage(connection, stage_id, republish_seconds=again)
+    stages.count(connection, state.stages.values())
+    events.append(connection, execution_id, decision.events)
+    executions.save(connection, state, decision)
+    return dispatches
+
+
+def _open_frame(
+    connection: Connection, plan: Plan, execution_id: int, opening: Opening, settings: Settings, frame_id: int
+) -> Dispatch:
+    items = opening.items or ()
+    step = plan.steps[opening.step]
+    concurrency = opening.settings.row_concurrency
+    lanes = frames.lane_count(concurrency, len(items), settings.lane_width)
+    frames.create(
+        connection,
+        frames.NewFrame(
+            frame_id,
+            opening.stage_id,
+            execution_id,
+            0,
+            items,
+            concurrency,
+            lanes,
+            fail_fast=step.loop is not None and step.failure_mode == "fail_fast",
+        ),
+    )
+    queue = body_queue(plan, opening.step)
+    outbox.add_lanes(
+        connection,
+        execution_id,
+        opening.stage_id,
+        frame_id,
+        range(lanes),
+        queue,
+        delay_seconds=settings.republish_seconds,
+    )
+    return Dispatch("lanes", execution_id, opening.stage_id, frame_id, tuple(range(lanes)), queue)
+

@@ -1,0 +1,138 @@
+"""Executions: submitted, locked by whoever orchestrates, written back whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from psycopg.types.json import Jsonb
+from sqlalchemy.engine import Connection
+
+from noetl_celery.engine.decision import Decision
+from noetl_celery.engine.state import ExecutionState
+from noetl_celery.store import signals
+from noetl_celery.store.db import every, execute, json_value, one
+
+_COLUMNS = "execution_id, catalog_id, path, status, workload, error, created_at, started_at, finished_at"
+
+
+def submit(
+    connection: Connection,
+    execution_id: int,
+    catalog_id: int,
+    path: str,
+    workload: Mapping[str, Any],
+    *,
+    republish_seconds: float,
+) -> None:
+    """Writes a PENDING execution with its ``start`` signal. Publish ``orchestrate`` after the commit; the sweep would."""
+    execute(
+        connection,
+        """
+        INSERT INTO noetl.execution (execution_id, catalog_id, path, status, workload, ctx, state)
+        VALUES (%(execution)s, %(catalog)s, %(path)s, 'PENDING', %(workload)s, '{}', '{}')
+        """,
+        execution=execution_id,
+        catalog=catalog_id,
+        path=path,
+        workload=Jsonb(workload),
+    )
+    signals.add(connection, execution_id, "start", republish_seconds=republish_seconds)
+
+
+def lock(connection: Connection, execution_id: int) -> tuple[int, ExecutionState] | None:
+    """Takes the execution's row lock and loads its state; None if somebody else holds it, or there is no such execution.
+
+    ``FOR NO KEY UPDATE SKIP LOCKED``: whoever does not get it leaves at once, the holder looks again after its commit.
+    """
+    row = one(
+        connection,
+        """
+        SELECT catalog_id, status, workload, ctx, state, error FROM noetl.execution
+        WHERE execution_id = %(execution)s FOR NO KEY UPDATE SKIP LOCKED
+        """,
+        execution=execution_id,
+    )
+    if row is None:
+        return None
+    state = ExecutionState(execution_id, row["status"], row["workload"], row["ctx"], row["error"])
+    state.restore(row["state"])
+    return row["catalog_id"], state
+
+
+def save(connection: Connection, state: ExecutionState, decision: Decision) -> None:
+    """Writes the state back, under the lock."""
+    execute(
+        connection,
+        """
+        UPDATE noetl.execution
+        SET status = %(status)s, state = %(state)s, error = %(error)s,
+            ctx = CASE WHEN %(ctx)s::jsonb IS NULL THEN ctx ELSE %(ctx)s::jsonb END,
+            started_at = coalesce(started_at, CASE WHEN %(status)s <> 'PENDING' THEN clock_timestamp() END),
+            finished_at = CASE WHEN %(status)s IN ('COMPLETED', 'FAILED', 'CANCELLED') THEN clock_timestamp() END
+        WHERE execution_id = %(execution)s
+        """,
+        execution=state.execution_id,
+        status=state.status,
+        state=Jsonb(state.document()),
+        error=json_value(state.error),
+        ctx=Jsonb(state.ctx) if decision.ctx_changed else None,
+    )
+
+
+def get(connection: Connection, execution_id: int) -> Mapping[str, Any] | None:
+    """One execution, without its state."""
+    return one(
+        connection,
+        f"SELECT {_COLUMNS} FROM noetl.execution WHERE execution_id = %(execution)s",
+        execution=execution_id,
+    )
+
+
+def recent(connection: Connection, *, limit: int, status: str | None = None) -> list[dict[str, Any]]:
+    """The latest executions, newest first."""
+    return every(
+        connection,
+        f"""
+        SELECT {_COLUMNS} FROM noetl.execution WHERE %(status)s::text IS NULL OR status = %(status)s
+        ORDER BY created_at DESC LIMIT %(limit)s
+        """,
+        status=status,
+        limit=limit,
+    )
+
+
+def steps(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
+    """The last visit of each step: ``{step_name, status, result, error, opened_at, closed_at, visit}``, in order."""
+    return every(
+        connection,
+        """
+        SELECT * FROM (
+            SELECT DISTINCT ON (step_name) step_name, stage_id, status, result, error, opened_at, closed_at, visit
+            FROM noetl.stage WHERE execution_id = %(execution)s ORDER BY step_name, stage_id DESC
+        ) last ORDER BY stage_id
+        """,
+        execution=execution_id,
+    )
+
+
+def progress(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
+    """Each open step: rows done and failed (to the moment), frames open and done, rows in the air and parked."""
+    return every(
+        connection,
+        """
+        SELECT s.stage_id, s.step_name, s.visit, s.kind, s.opened_at, s.frames,
+               s.ok_rows + coalesce(f.ok, 0) AS ok, s.failed_rows + coalesce(f.failed, 0) AS failed,
+               coalesce(f.open_frames, 0) AS open_frames, coalesce(f.open_rows, 0) AS open_rows,
+               coalesce(f.reruns, 0) AS reruns,
+               extract(epoch FROM clock_timestamp() - s.opened_at)::float AS seconds
+        FROM noetl.stage s
+        LEFT JOIN LATERAL (
+            SELECT sum(ok_rows * weight) AS ok, sum(failed_rows * weight) AS failed, count(*) AS open_frames,
+                   sum(open_rows) AS open_rows, sum(reruns) AS reruns
+            FROM noetl.frame WHERE stage_id = s.stage_id AND status = 'RUNNING'
+        ) f ON true
+        WHERE s.execution_id = %(execution)s AND s.status = 'OPEN' ORDER BY s.stage_id
+        """,
+        execution=execution_id,
+    )

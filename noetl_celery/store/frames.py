@@ -1,0 +1,395 @@
+"""Frames and the rows in them: created whole, taken by lanes, ended by the transaction that ends their last row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg.types.json import Jsonb
+from sqlalchemy.engine import Connection
+
+from noetl_celery.engine.decision import Event
+from noetl_celery.errors import LeaseLost
+from noetl_celery.store import events, outbox, signals
+from noetl_celery.store.db import every, execute, json_value, one
+
+
+@dataclass(frozen=True, slots=True)
+class NewFrame:
+    """What a frame is made of. ``payloads`` are JSON values, one per row; ``weight`` the source rows in each."""
+
+    frame_id: int
+    stage_id: int
+    execution_id: int
+    index: int
+    payloads: Sequence[Any]
+    row_concurrency: int
+    lanes: int
+    claim_id: int | None = None
+    slots: int = 1
+    weight: int = 1
+    fail_fast: bool = False
+    tentative: bool = False
+    digests: Sequence[int] | None = None
+    source: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutcome:
+    """How a row ended, ready to be written. JSON columns hold encoded text, so that they are encoded once."""
+
+    index: int
+    ok: bool
+    result: str | None = None
+    error: str | None = None
+    meta: str | None = None
+    task_results: str | None = None
+    ctx: str | None = None
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRow:
+    """A row that a lane may work on."""
+
+    index: int
+    payload: Any
+    position: Mapping[str, Any] | None
+    crashes: int
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameEnd:
+    """Whether a write ended its frame, and whether the frame starts no more rows."""
+
+    ended: bool
+    stopping: bool
+
+
+def lane_count(row_concurrency: int, rows: int, lane_width: int) -> int:
+    """How many lanes a frame gets: enough for its concurrency, never more than it has rows."""
+    return max(1, math.ceil(min(row_concurrency, max(rows, 1)) / lane_width))
+
+
+def lane_width(row_concurrency: int, lanes: int, lane: int) -> int:
+    """The rows that this lane may work on at once; over all lanes they add up to ``row_concurrency``."""
+    return row_concurrency // lanes + (1 if lane < row_concurrency % lanes else 0)
+
+
+def create(connection: Connection, frame: NewFrame) -> None:
+    """Writes a frame with its rows (READY)."""
+    execute(
+        connection,
+        """
+        WITH made AS (
+            INSERT INTO noetl.frame (frame_id, stage_id, execution_id, claim_id, status, frame_index, rows, open_rows,
+                                     weight, slots, lanes, row_concurrency, fail_fast, digests, source)
+            VALUES (%(frame)s, %(stage)s, %(execution)s, %(claim)s, %(status)s, %(index)s, %(rows)s, %(rows)s,
+                    %(weight)s, %(slots)s, %(lanes)s, %(concurrency)s, %(fail_fast)s, %(digests)s, %(source)s)
+        )
+        INSERT INTO noetl.row (frame_id, row_index, status, payload)
+        SELECT %(frame)s, ordinality - 1, 'READY', value
+        FROM jsonb_array_elements(%(payloads)s) WITH ORDINALITY
+        """,
+        frame=frame.frame_id,
+        stage=frame.stage_id,
+        execution=frame.execution_id,
+        claim=frame.claim_id,
+        status="TENTATIVE" if frame.tentative else "RUNNING",
+        index=frame.index,
+        rows=len(frame.payloads),
+        weight=frame.weight,
+        slots=frame.slots,
+        lanes=frame.lanes,
+        concurrency=frame.row_concurrency,
+        fail_fast=frame.fail_fast,
+        digests=list(frame.digests) if frame.digests is not None else None,
+        source=json_value(frame.source),
+        payloads=Jsonb(list(frame.payloads)),
+    )
+
+
+def take(
+    connection: Connection, frame_id: int, run_id: int, lane: int, *, floor: int, limit: int, suspects: bool
+) -> list[TakenRow]:
+    """Takes up to ``limit`` READY rows from index ``floor`` on, in order, for a run that still holds its lane.
+
+    Without ``suspects`` rows that were in the air at a crash are passed over. Nothing is taken by a run that has
+    lost its lease.
+    """
+    rows = every(
+        connection,
+        """
+        UPDATE noetl.row r SET status = 'TAKEN', taken_by = %(run)s, lane = %(lane)s
+        FROM (
+            SELECT row_index FROM noetl.row
+            WHERE frame_id = %(frame)s AND row_index >= %(floor)s AND status = 'READY'
+              AND (crashes = 0 OR %(suspects)s)
+              AND EXISTS (SELECT FROM noetl.run WHERE run_id = %(run)s)
+            ORDER BY row_index LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ) next
+        WHERE r.frame_id = %(frame)s AND r.row_index = next.row_index
+        RETURNING r.row_index, r.payload, r.position, r.crashes, r.retries
+        """,
+        frame=frame_id,
+        run=run_id,
+        lane=lane,
+        floor=floor,
+        limit=limit,
+        suspects=suspects,
+    )
+    rows.sort(key=lambda row: row["row_index"])
+    return [TakenRow(row["row_index"], row["payload"], row["position"], row["crashes"], row["retries"]) for row in rows]
+
+
+def load(connection: Connection, frame_id: int) -> Mapping[str, Any] | None:
+    """What a lane needs of its frame."""
+    return one(
+        connection,
+        """
+        SELECT frame_id, stage_id, execution_id, claim_id, status, frame_index, lanes, row_concurrency, attempt, stopping
+        FROM noetl.frame WHERE frame_id = %(frame)s
+        """,
+        frame=frame_id,
+    )
+
+
+def stopping(connection: Connection, frame_id: int) -> bool:
+    """Does the frame start no more rows?"""
+    row = one(connection, "SELECT stopping FROM noetl.frame WHERE frame_id = %(frame)s", frame=frame_id)
+    return row is None or bool(row["stopping"])
+
+
+def parked(connection: Connection, frame_id: int, lane: int) -> int:
+    """How many parked rows count against this lane's width."""
+    row = one(
+        connection,
+        "SELECT count(*) AS n FROM noetl.row WHERE frame_id = %(frame)s AND status = 'PARKED' AND lane = %(lane)s",
+        frame=frame_id,
+        lane=lane,
+    )
+    return int(row["n"]) if row else 0
+
+
+def finish_rows(
+    connection: Connection, frame_id: int, run_id: int, outcomes: Sequence[RowOutcome], *, republish_seconds: float
+) -> FrameEnd:
+    """Writes the outcomes of rows that ``run_id`` holds, and ends the frame if they were its last open ones.
+
+    Raises ``LeaseLost`` (the caller's transaction must roll back) if any of the rows is not held any more, so
+    that a run which was taken for dead changes nothing.
+    """
+    row = one(
+        connection,
+        """
+        WITH given AS (
+            SELECT * FROM unnest(%(index)s::int[], %(status)s::text[], %(result)s::text[], %(error)s::text[],
+                                 %(meta)s::text[], %(tasks)s::text[], %(ctx)s::text[], %(retries)s::int[])
+                       AS g(row_index, status, result, error, meta, task_results, ctx, retries)
+        ), done AS (
+            UPDATE noetl.row r
+            SET status = g.status, taken_by = NULL, position = NULL, result = g.result::jsonb, error = g.error::jsonb,
+                meta = g.meta::jsonb, task_results = g.task_results::jsonb, ctx = g.ctx::jsonb, retries = g.retries,
+                finished_at = clock_timestamp()
+            FROM given g
+            WHERE r.frame_id = %(frame)s AND r.row_index = g.row_index AND r.status = 'TAKEN' AND r.taken_by = %(run)s
+            RETURNING r.status, r.ctx IS NOT NULL AS ctx
+        ), counted AS (
+            SELECT count(*) AS n, count(*) FILTER (WHERE status = 'OK') AS ok, coalesce(bool_or(ctx), false) AS ctx
+            FROM done
+        )
+        UPDATE noetl.frame f
+        SET open_rows = f.open_rows - c.n, ok_rows = f.ok_rows + c.ok, failed_rows = f.failed_rows + c.n - c.ok,
+            has_ctx = f.has_ctx OR c.ctx, stopping = f.stopping OR (f.fail_fast AND c.n > c.ok)
+        FROM counted c WHERE f.frame_id = %(frame)s
+        RETURNING c.n, f.open_rows, f.stopping
+        """,
+        frame=frame_id,
+        run=run_id,
+        index=[outcome.index for outcome in outcomes],
+        status=["OK" if outcome.ok else "FAILED" for outcome in outcomes],
+        result=[outcome.result for outcome in outcomes],
+        error=[outcome.error for outcome in outcomes],
+        meta=[outcome.meta for outcome in outcomes],
+        tasks=[outcome.task_results for outcome in outcomes],
+        ctx=[outcome.ctx for outcome in outcomes],
+        retries=[outcome.retries for outcome in outcomes],
+    )
+    if row is None or row["n"] != len(outcomes):
+        raise LeaseLost(f"frame {frame_id}: run {run_id} does not hold its rows any more")
+    open_rows = row["open_rows"]
+    if row["stopping"] and open_rows:
+        open_rows = skip_unstarted(connection, frame_id)
+    if open_rows == 0:
+        end(connection, frame_id, republish_seconds=republish_seconds)
+    return FrameEnd(open_rows == 0, row["stopping"])
+
+
+def skip_unstarted(connection: Connection, frame_id: int) -> int:
+    """Gives up the rows that have not started or are parked; those at work go on. Returns how many are still open."""
+    row = one(
+        connection,
+        """
+        WITH skipped AS (
+            UPDATE noetl.row SET status = 'SKIPPED', finished_at = clock_timestamp()
+            WHERE frame_id = %(frame)s AND status IN ('READY', 'PARKED') RETURNING row_index
+        ), unplanned AS (
+            DELETE FROM noetl.wakeup w USING skipped s WHERE w.frame_id = %(frame)s AND w.row_index = s.row_index
+        )
+        UPDATE noetl.frame SET stopping = true, open_rows = open_rows - (SELECT count(*) FROM skipped)
+        WHERE frame_id = %(frame)s RETURNING open_rows
+        """,
+        frame=frame_id,
+    )
+    return int(row["open_rows"]) if row else 0
+
+
+def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> None:
+    """Ends a RUNNING frame that has no open row: its status, events and signal. Does nothing to one that has ended."""
+    frame = one(
+        connection,
+        """
+        UPDATE noetl.frame f SET status = 'COMPLETED', completed_at = clock_timestamp(), lease_until = NULL
+        FROM noetl.stage s
+        WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND f.open_rows = 0 AND s.stage_id = f.stage_id
+        RETURNING f.execution_id, f.stage_id, f.frame_index, f.slots, f.ok_rows, f.failed_rows, f.has_ctx, f.reruns,
+                  f.weight, s.step_name, s.kind
+        """,
+        frame=frame_id,
+    )
+    if frame is None:
+        return
+    outbox.drop_lanes(connection, frame_id)
+    ok, failed = frame["ok_rows"] * frame["weight"], frame["failed_rows"] * frame["weight"]
+    if frame["kind"] != "single":
+        counts = {"frame_index": frame["frame_index"], "ok": ok, "failed": failed, "reruns": frame["reruns"]}
+        place = (frame["step_name"], frame["stage_id"])
+        told = [Event("frame.committed", "COMPLETED", *place, result=counts)]
+        if frame["kind"] == "cursor":
+            told.insert(0, Event("cursor.item.done", "COMPLETED", *place, result={"count": ok + failed, **counts}))
+        events.append(connection, frame["execution_id"], told, frame_id=frame_id)
+    signals.add(
+        connection,
+        frame["execution_id"],
+        "frame.done",
+        {
+            "stage": frame["stage_id"],
+            "frame": frame_id,
+            "slots": frame["slots"],
+            "ok": ok,
+            "failed": failed,
+            "ctx": frame["has_ctx"],
+        },
+        republish_seconds=republish_seconds,
+    )
+
+
+def park(
+    connection: Connection,
+    frame_id: int,
+    run_id: int,
+    index: int,
+    position: Mapping[str, Any],
+    *,
+    seconds: float,
+    retries: int,
+    counts: bool,
+) -> None:
+    """Parks a row until ``seconds`` from now; ``counts``: it keeps its place in the lane's width. Raises ``LeaseLost``."""
+    changed = execute(
+        connection,
+        """
+        WITH parked AS (
+            UPDATE noetl.row SET status = 'PARKED', taken_by = NULL, position = %(position)s, retries = %(retries)s,
+                   lane = CASE WHEN %(counts)s THEN lane END
+            WHERE frame_id = %(frame)s AND row_index = %(index)s AND status = 'TAKEN' AND taken_by = %(run)s
+            RETURNING row_index
+        )
+        INSERT INTO noetl.wakeup (frame_id, row_index, due_at)
+        SELECT %(frame)s, row_index, clock_timestamp() + %(seconds)s * interval '1 second' FROM parked
+        ON CONFLICT (frame_id, row_index) DO UPDATE SET due_at = excluded.due_at
+        """,
+        frame=frame_id,
+        run=run_id,
+        index=index,
+        position=Jsonb(position),
+        retries=retries,
+        counts=counts,
+        seconds=seconds,
+    ).rowcount
+    if not changed:
+        raise LeaseLost(f"frame {frame_id}: run {run_id} does not hold row {index} any more")
+
+
+def release(
+    connection: Connection, frame_id: int, run_id: int, rows: Sequence[tuple[int, Mapping[str, Any] | None, int]]
+) -> None:
+    """Gives rows back unfinished, with the position they reached (None: as they were) and their retries so far."""
+    if not rows:
+        return
+    execute(
+        connection,
+        """
+        UPDATE noetl.row r
+        SET status = 'READY', taken_by = NULL, lane = NULL, retries = g.retries,
+            position = coalesce(g.position::jsonb, r.position)
+        FROM unnest(%(index)s::int[], %(position)s::jsonb[], %(retries)s::int[]) AS g(row_index, position, retries)
+        WHERE r.frame_id = %(frame)s AND r.row_index = g.row_index AND r.status = 'TAKEN' AND r.taken_by = %(run)s
+        """,
+        frame=frame_id,
+        run=run_id,
+        index=[index for index, _, _ in rows],
+        position=[json_value(position) for _, position, _ in rows],
+        retries=[retries for _, _, retries in rows],
+    )
+
+
+def wake(connection: Connection, *, limit: int) -> list[dict[str, Any]]:
+    """Makes due parked rows READY; returns their frames as ``{frame_id, stage_id, execution_id, lane, step_name}``."""
+    return every(
+        connection,
+        """
+        WITH due AS (
+            DELETE FROM noetl.wakeup WHERE (frame_id, row_index) IN (
+                SELECT frame_id, row_index FROM noetl.wakeup WHERE due_at <= clock_timestamp()
+                ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
+            RETURNING frame_id, row_index
+        ), woken AS (
+            UPDATE noetl.row r SET status = 'READY' FROM due
+            WHERE r.frame_id = due.frame_id AND r.row_index = due.row_index AND r.status = 'PARKED'
+            RETURNING r.frame_id, coalesce(r.lane, 0) AS lane
+        )
+        SELECT DISTINCT f.frame_id, f.stage_id, f.execution_id, w.lane, s.step_name
+        FROM woken w JOIN noetl.frame f USING (frame_id) JOIN noetl.stage s USING (stage_id)
+        """,
+        limit=limit,
+    )
+
+
+def stop_stage(connection: Connection, stage_id: int, *, republish_seconds: float) -> None:
+    """No further row of the stage starts: unstarted rows are skipped, claims nobody took are cancelled (with signals)."""
+    cancelled = every(
+        connection,
+        """
+        WITH gone AS (
+            UPDATE noetl.claim SET status = 'CANCELLED' WHERE stage_id = %(stage)s AND status = 'OPEN'
+            RETURNING claim_id, execution_id, budget
+        ), unsent AS (DELETE FROM noetl.outbox o USING gone WHERE o.claim_id = gone.claim_id)
+        SELECT * FROM gone
+        """,
+        stage=stage_id,
+    )
+    for claim in cancelled:
+        data = {"stage": stage_id, "claim": claim["claim_id"], "budget": claim["budget"], "sole": False}
+        signals.add(connection, claim["execution_id"], "claim.empty", data, republish_seconds=republish_seconds)
+    running = every(
+        connection,
+        "SELECT frame_id FROM noetl.frame WHERE stage_id = %(stage)s AND status = 'RUNNING' FOR UPDATE",
+        stage=stage_id,
+    )
+    for frame in running:
+        if skip_unstarted(connection, frame["frame_id"]) == 0:
+            end(connection, frame["frame_id"], republish_seconds=republish_seconds)

@@ -1,0 +1,128 @@
+"""Dispatches that nobody took yet.
+
+A row is written by the transaction that decides on the work, and deleted by the one that takes it. Until then it is
+published again and again, each time later: by its writer after the commit, then by the sweep. So one mechanism
+covers a writer that died before publishing and a message that was lost after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy.engine import Connection
+
+from noetl_celery.store.db import every, execute
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """A message to send: a claim ticket, or the lanes of a frame to start. Ids only."""
+
+    kind: Literal["claim", "lanes"]
+    execution_id: int
+    stage_id: int
+    target: int
+    lanes: tuple[int, ...] = ()
+    queue: str = ""
+
+
+def add_claim(
+    connection: Connection,
+    execution_id: int,
+    stage_id: int,
+    claim_id: int,
+    queue: str,
+    *,
+    delay_seconds: float,
+) -> None:
+    """Notes that a claim ticket waits for a taker; published (again) after ``delay_seconds``. Idempotent."""
+    execute(
+        connection,
+        """
+        INSERT INTO noetl.outbox (execution_id, stage_id, claim_id, queue, publish_at)
+        VALUES (%(execution)s, %(stage)s, %(claim)s, %(queue)s, clock_timestamp() + %(delay)s * interval '1 second')
+        ON CONFLICT (claim_id) WHERE claim_id IS NOT NULL DO NOTHING
+        """,
+        execution=execution_id,
+        stage=stage_id,
+        claim=claim_id,
+        queue=queue,
+        delay=delay_seconds,
+    )
+
+
+def add_lanes(
+    connection: Connection,
+    execution_id: int,
+    stage_id: int,
+    frame_id: int,
+    lanes: Sequence[int],
+    queue: str,
+    *,
+    delay_seconds: float,
+) -> None:
+    """Notes that lanes of a frame wait for a taker. Idempotent per lane."""
+    execute(
+        connection,
+        """
+        INSERT INTO noetl.outbox (execution_id, stage_id, frame_id, lane, queue, publish_at)
+        SELECT %(execution)s, %(stage)s, %(frame)s, lane, %(queue)s, clock_timestamp() + %(delay)s * interval '1 second'
+        FROM unnest(%(lanes)s::smallint[]) AS lane
+        ON CONFLICT (frame_id, lane) WHERE frame_id IS NOT NULL DO NOTHING
+        """,
+        execution=execution_id,
+        stage=stage_id,
+        frame=frame_id,
+        lanes=list(lanes),
+        queue=queue,
+        delay=delay_seconds,
+    )
+
+
+def take_claim(connection: Connection, claim_id: int) -> None:
+    """The claim has a taker, or needs none any more."""
+    execute(connection, "DELETE FROM noetl.outbox WHERE claim_id = %(claim)s", claim=claim_id)
+
+
+def take_lane(connection: Connection, frame_id: int, lane: int) -> None:
+    """The lane has a taker."""
+    execute(
+        connection,
+        "DELETE FROM noetl.outbox WHERE frame_id = %(frame)s AND lane = %(lane)s",
+        frame=frame_id,
+        lane=lane,
+    )
+
+
+def drop_lanes(connection: Connection, frame_id: int) -> int:
+    """The frame has ended: lanes that never started are not needed. Says how many there were."""
+    return execute(connection, "DELETE FROM noetl.outbox WHERE frame_id = %(frame)s", frame=frame_id).rowcount
+
+
+def due(connection: Connection, *, limit: int, republish_seconds: float) -> list[Dispatch]:
+    """Dispatches to publish again now; each moves its own next time on (doubling), so a full queue is not flooded."""
+    rows = every(
+        connection,
+        """
+        WITH late AS (
+            SELECT outbox_id FROM noetl.outbox WHERE publish_at <= clock_timestamp()
+            ORDER BY publish_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        )
+        UPDATE noetl.outbox o SET published = o.published + 1,
+               publish_at = clock_timestamp() + %(republish)s * 2 ^ least(o.published, 6) * interval '1 second'
+        FROM late WHERE o.outbox_id = late.outbox_id
+        RETURNING o.execution_id, o.stage_id, o.claim_id, o.frame_id, o.lane, o.queue
+        """,
+        limit=limit,
+        republish=republish_seconds,
+    )
+    return [_dispatch(row) for row in rows]
+
+
+def _dispatch(row: dict[str, object]) -> Dispatch:
+    execution, stage, queue = int(str(row["execution_id"])), int(str(row["stage_id"])), str(row["queue"])
+    if row["claim_id"] is not None:
+        return Dispatch("claim", execution, stage, int(str(row["claim_id"])), queue=queue)
+    return Dispatch("lanes", execution, stage, int(str(row["frame_id"])), (int(str(row["lane"])),), queue)

@@ -1,0 +1,154 @@
+"""Runs: the right of one delivery of a message to write. Leases are measured by the database's clock only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+from sqlalchemy.engine import Connection
+
+from noetl_celery.store.db import every, execute, one
+
+
+def start_lane(
+    connection: Connection, run_id: int, worker_id: int, frame_id: int, lane: int, *, lease: float, heartbeat: float
+) -> bool:
+    """Takes a lane of a RUNNING frame for ``run_id``. False if another run holds it or nothing is left to start."""
+    taken = bool(
+        execute(
+            connection,
+            """
+            INSERT INTO noetl.run (run_id, worker_id, execution_id, frame_id, lane, lease_seconds, lease_until,
+                                   heartbeat_seconds)
+            SELECT %(run)s, %(worker)s, execution_id, frame_id, %(lane)s, %(lease)s,
+                   clock_timestamp() + %(lease)s * interval '1 second', %(heartbeat)s
+            FROM noetl.frame WHERE frame_id = %(frame)s AND status = 'RUNNING' AND NOT stopping
+            ON CONFLICT (frame_id, lane) WHERE frame_id IS NOT NULL DO NOTHING
+            """,
+            run=run_id,
+            worker=worker_id,
+            frame=frame_id,
+            lane=lane,
+            lease=lease,
+            heartbeat=heartbeat,
+        ).rowcount
+    )
+    # The reply of an earlier COMMIT may have been lost: then the lane is ours already.
+    return taken or one(connection, "SELECT FROM noetl.run WHERE run_id = %(run)s", run=run_id) is not None
+
+
+def start_claim(
+    connection: Connection, run_id: int, worker_id: int, execution_id: int, claim_id: int, *, lease: float
+) -> bool:
+    """Takes a claim ticket for ``run_id``. False if another run holds it."""
+    return bool(
+        execute(
+            connection,
+            """
+            INSERT INTO noetl.run (run_id, worker_id, execution_id, claim_id, lease_seconds, lease_until,
+                                   heartbeat_seconds)
+            VALUES (%(run)s, %(worker)s, %(execution)s, %(claim)s, %(lease)s,
+                    clock_timestamp() + %(lease)s * interval '1 second', %(lease)s)
+            ON CONFLICT (claim_id) WHERE claim_id IS NOT NULL DO NOTHING
+            """,
+            run=run_id,
+            worker=worker_id,
+            execution=execution_id,
+            claim=claim_id,
+            lease=lease,
+        ).rowcount
+    )
+
+
+def finish_lane(connection: Connection, run_id: int, frame_id: int) -> Mapping[str, Any] | None:
+    """Gives a lane up: rows that it still holds become READY again. Returns the frame's ``{status, stopping, ready,
+    parked}`` (do READY and PARKED rows exist), or None if the lease had been lost before: then nothing changes."""
+    if not finish(connection, run_id):
+        return None
+    execute(
+        connection,
+        """
+        UPDATE noetl.row SET status = 'READY', taken_by = NULL, lane = NULL
+        WHERE frame_id = %(frame)s AND status = 'TAKEN' AND taken_by = %(run)s
+        """,
+        frame=frame_id,
+        run=run_id,
+    )
+    return one(
+        connection,
+        """
+        SELECT f.status, f.stopping,
+               EXISTS (SELECT FROM noetl.row r WHERE r.frame_id = f.frame_id AND r.status = 'READY') AS ready,
+               EXISTS (SELECT FROM noetl.row r WHERE r.frame_id = f.frame_id AND r.status = 'PARKED') AS parked
+        FROM noetl.frame f WHERE f.frame_id = %(frame)s
+        """,
+        frame=frame_id,
+    )
+
+
+def finish(connection: Connection, run_id: int) -> bool:
+    """Gives the lane or claim up. False if the lease had been lost before."""
+    return bool(execute(connection, "DELETE FROM noetl.run WHERE run_id = %(run)s", run=run_id).rowcount)
+
+
+def expired(connection: Connection, *, dead_after_seconds: float, limit: int) -> list[dict[str, Any]]:
+    """Removes runs whose lease is over, or whose process is dead: its session is gone and it has not been seen since.
+
+    A process that dies closes its session at once, so its advisory lock says so long before its leases do; a
+    process that is only paused keeps the lock and is given its whole lease. Returns the removed runs.
+    """
+    return every(
+        connection,
+        """
+        WITH lost AS (
+            SELECT r.run_id FROM noetl.run r LEFT JOIN noetl.worker w USING (worker_id)
+            WHERE r.lease_until < clock_timestamp()
+               OR ((w.worker_id IS NULL OR w.seen_at < clock_timestamp() - %(dead)s * interval '1 second')
+                   AND NOT EXISTS (
+                       SELECT FROM pg_locks l
+                       WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+                         AND l.classid::bigint = r.worker_id >> 32 AND l.objid::bigint = r.worker_id & 4294967295))
+            ORDER BY r.run_id LIMIT %(limit)s FOR UPDATE OF r SKIP LOCKED
+        )
+        DELETE FROM noetl.run r USING lost WHERE r.run_id = lost.run_id
+        RETURNING r.run_id, r.worker_id, r.execution_id, r.frame_id, r.claim_id, r.lane
+        """,
+        dead=dead_after_seconds,
+        limit=limit,
+    )
+
+
+def extend(session: psycopg.Connection[Any], runs: Sequence[int]) -> tuple[set[int], list[int]]:
+    """The pulse's one statement: extends the leases of these runs. Returns those that are still held, and those of
+    them whose frame wants a heartbeat event now. Runs in the session's own transaction (autocommit)."""
+    rows = session.execute(
+        """
+        UPDATE noetl.run SET lease_until = clock_timestamp() + lease_seconds * interval '1 second'
+        WHERE run_id = ANY(%(runs)s)
+        RETURNING run_id, heartbeat_at + heartbeat_seconds * interval '1 second' <= clock_timestamp()
+        """,
+        {"runs": list(runs)},
+    ).fetchall()
+    return {run for run, _ in rows}, [run for run, due in rows if due]
+
+
+def beat(session: psycopg.Connection[Any], runs: Sequence[int]) -> None:
+    """Writes one ``frame.heartbeat`` event for each frame of these runs and moves their heartbeat on."""
+    session.execute(
+        """
+        WITH beats AS (
+            UPDATE noetl.run SET heartbeat_at = clock_timestamp()
+            WHERE run_id = ANY(%(runs)s) AND frame_id IS NOT NULL RETURNING execution_id, frame_id, lease_until
+        ), frames AS (
+            UPDATE noetl.frame f SET lease_until = b.lease_until
+            FROM beats b WHERE f.frame_id = b.frame_id AND f.status = 'RUNNING'
+            RETURNING f.frame_id, f.execution_id, f.stage_id, f.ok_rows, f.failed_rows, f.open_rows, f.lease_until
+        )
+        INSERT INTO noetl.event (execution_id, event_type, status, node_name, stage_id, frame_id, result)
+        SELECT f.execution_id, 'frame.heartbeat', 'RUNNING', s.step_name, f.stage_id, f.frame_id,
+               jsonb_build_object('ok', f.ok_rows, 'failed', f.failed_rows, 'open', f.open_rows)
+        FROM frames f JOIN noetl.stage s USING (stage_id) WHERE s.kind <> 'single'
+        """,
+        {"runs": list(runs)},
+    )

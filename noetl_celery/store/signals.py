@@ -1,0 +1,98 @@
+"""The inbox of an execution: durable notes, each consumed once under the execution's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg.types.json import Jsonb
+from sqlalchemy.engine import Connection
+
+from noetl_celery.engine.state import Signal
+from noetl_celery.store.db import every, execute, one
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """Signals read under the lock, in order, with the ids to consume them by."""
+
+    ids: tuple[int, ...]
+    signals: tuple[Signal, ...]
+
+
+def add(
+    connection: Connection,
+    execution_id: int,
+    type_: str,
+    data: Mapping[str, Any] | None = None,
+    *,
+    republish_seconds: float,
+    delay_seconds: float = 0.0,
+) -> None:
+    """Leaves a signal, in the transaction of the fact it tells. Unread ones are announced again by the sweep."""
+    execute(
+        connection,
+        """
+        INSERT INTO noetl.signal (execution_id, type, data, due_at, publish_at)
+        VALUES (%(execution)s, %(type)s, %(data)s, clock_timestamp() + %(delay)s * interval '1 second',
+                clock_timestamp() + (%(delay)s + %(republish)s) * interval '1 second')
+        """,
+        execution=execution_id,
+        type=type_,
+        data=Jsonb(data or {}),
+        delay=delay_seconds,
+        republish=0.0 if delay_seconds else republish_seconds,
+    )
+
+
+def pending(connection: Connection, execution_id: int) -> bool:
+    """Is there anything to read? Asked without the lock."""
+    row = one(
+        connection,
+        "SELECT EXISTS (SELECT FROM noetl.signal WHERE execution_id = %(execution)s AND due_at <= clock_timestamp()) AS any",
+        execution=execution_id,
+    )
+    return bool(row and row["any"])
+
+
+def read(connection: Connection, execution_id: int, limit: int) -> Inbox:
+    """The due signals, oldest first; call it after the lock, in a statement of its own, to see what was committed."""
+    rows = every(
+        connection,
+        """
+        SELECT signal_id, type, data FROM noetl.signal
+        WHERE execution_id = %(execution)s AND due_at <= clock_timestamp()
+        ORDER BY signal_id LIMIT %(limit)s
+        """,
+        execution=execution_id,
+        limit=limit,
+    )
+    return Inbox(tuple(row["signal_id"] for row in rows), tuple(Signal(row["type"], row["data"]) for row in rows))
+
+
+def consume(connection: Connection, ids: Sequence[int]) -> None:
+    """Deletes exactly the signals that were decided on."""
+    execute(connection, "DELETE FROM noetl.signal WHERE signal_id = ANY(%(ids)s)", ids=list(ids))
+
+
+def unread(connection: Connection, *, limit: int, republish_seconds: float) -> list[int]:
+    """Executions with signals that nobody read in time; each is announced again later and later."""
+    rows = every(
+        connection,
+        """
+        WITH late AS (
+            SELECT signal_id FROM noetl.signal WHERE publish_at <= clock_timestamp()
+            ORDER BY publish_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ), moved AS (
+            UPDATE noetl.signal s SET published = s.published + 1,
+                   publish_at = clock_timestamp() + %(republish)s * 2 ^ least(s.published, 6) * interval '1 second'
+            FROM late WHERE s.signal_id = late.signal_id
+            RETURNING s.execution_id
+        )
+        SELECT DISTINCT execution_id FROM moved
+        """,
+        limit=limit,
+        republish=republish_seconds,
+    )
+    return [row["execution_id"] for row in rows]

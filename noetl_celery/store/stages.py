@@ -1,0 +1,216 @@
+"""Stages, and what the engine and the lanes may ask about results: the engine's ``Facts`` over tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from psycopg.types.json import Jsonb
+from sqlalchemy.engine import Connection
+
+from noetl_celery.engine.decision import Closing, Opening
+from noetl_celery.engine.state import StageState
+from noetl_celery.store.db import every, execute, json_value, one
+
+
+def open_stages(connection: Connection, execution_id: int, openings: Iterable[Opening]) -> None:
+    """Writes OPEN stages."""
+    for opening in openings:
+        settings = opening.settings
+        execute(
+            connection,
+            """
+            INSERT INTO noetl.stage (stage_id, execution_id, step_name, visit, kind, status, settings, args, previous)
+            VALUES (%(stage)s, %(execution)s, %(step)s, %(visit)s, %(kind)s, 'OPEN', %(settings)s, %(args)s,
+                    %(previous)s)
+            """,
+            stage=opening.stage_id,
+            execution=execution_id,
+            step=opening.step,
+            visit=opening.visit,
+            kind=opening.kind,
+            settings=Jsonb({name: getattr(settings, name) for name in settings.__dataclass_fields__}),
+            args=json_value(opening.args),
+            previous=opening.previous,
+        )
+
+
+def close_stages(connection: Connection, closings: Iterable[Closing]) -> None:
+    """OPEN → COMPLETED, FAILED or CANCELLED with result and error."""
+    for closing in closings:
+        execute(
+            connection,
+            """
+            UPDATE noetl.stage SET status = %(status)s, result = %(result)s, task_results = %(tasks)s,
+                   error = %(error)s, ok_rows = %(ok)s, failed_rows = %(failed)s, frames = %(frames)s,
+                   closed_at = clock_timestamp()
+            WHERE stage_id = %(stage)s AND status = 'OPEN'
+            """,
+            stage=closing.stage_id,
+            status=closing.status,
+            # JSON null and "no result" are told apart: a step that returned nothing still has a result.
+            result=Jsonb(closing.result),
+            tasks=json_value(closing.task_results),
+            error=json_value(closing.error),
+            ok=closing.ok,
+            failed=closing.failed,
+            frames=closing.frames,
+        )
+
+
+def count(connection: Connection, stages: Iterable[StageState]) -> None:
+    """Keeps the counters that people look at in step with the state."""
+    rows = [
+        {"stage_id": stage.stage_id, "ok": stage.ok, "failed": stage.failed, "frames": stage.frames}
+        for stage in stages
+        if stage.kind != "single"
+    ]
+    if rows:
+        execute(
+            connection,
+            """
+            UPDATE noetl.stage s SET ok_rows = c.ok, failed_rows = c.failed, frames = c.frames
+            FROM jsonb_to_recordset(%(rows)s) AS c(stage_id bigint, ok int, failed int, frames int)
+            WHERE s.stage_id = c.stage_id AND (s.ok_rows, s.failed_rows, s.frames) <> (c.ok, c.failed, c.frames)
+            """,
+            rows=Jsonb(rows),
+        )
+
+
+def load(connection: Connection, stage_id: int) -> Mapping[str, Any] | None:
+    """What a lane or claim needs of its stage and execution, in one statement."""
+    return one(
+        connection,
+        """
+        SELECT s.stage_id, s.execution_id, s.step_name, s.kind, s.settings, s.args, s.previous, s.status,
+               e.catalog_id, e.workload, e.ctx, e.status AS execution_status
+        FROM noetl.stage s JOIN noetl.execution e USING (execution_id) WHERE s.stage_id = %(stage)s
+        """,
+        stage=stage_id,
+    )
+
+
+class Results(Mapping[str, Any]):
+    """Step name → result of its last closed visit, loaded when asked for and remembered.
+
+    ``connect`` gives the connection to read with at that moment.
+    """
+
+    column = "result"
+
+    def __init__(self, connection: Connection, execution_id: int, steps: Iterable[str]) -> None:
+        self._connection, self._execution_id, self._steps = connection, execution_id, frozenset(steps)
+        self._known: dict[str, tuple[bool, Any]] = {}
+
+    def __getitem__(self, step: str) -> Any:
+        if step not in self._steps:
+            raise KeyError(step)
+        if step not in self._known:
+            row = one(
+                self._connection,
+                f"""
+                SELECT {self.column} AS value FROM noetl.stage
+                WHERE execution_id = %(execution)s AND step_name = %(step)s AND status IN ('COMPLETED', 'FAILED')
+                  AND {self.column} IS NOT NULL
+                ORDER BY stage_id DESC LIMIT 1
+                """,
+                execution=self._execution_id,
+                step=step,
+            )
+            self._known[step] = (row is not None, row["value"] if row else None)
+        found, value = self._known[step]
+        if not found:
+            raise KeyError(step)
+        return value
+
+    def load(self, steps: Iterable[str]) -> dict[str, Any]:
+        """The results of these steps as a plain dictionary, for use without the connection."""
+        return {step: self[step] for step in steps if step in self}
+
+    def __iter__(self) -> Iterator[str]:
+        return (step for step in self._steps if step in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, step: object) -> bool:
+        try:
+            self[step]  # type: ignore[index]
+        except KeyError:
+            return False
+        return True
+
+
+class TaskResults(Results):
+    """Step name → task name → result, for steps whose tasks' results some template asks for."""
+
+    column = "task_results"
+
+
+class TableFacts:
+    """The engine's ``Facts``, answered in the transaction that holds the execution's lock."""
+
+    def __init__(self, connection: Connection, execution_id: int, steps: Iterable[str]) -> None:
+        steps = frozenset(steps)
+        self._connection = connection
+        self.results: Mapping[str, Any] = Results(connection, execution_id, steps)
+        self.task_results: Mapping[str, Mapping[str, Any]] = TaskResults(connection, execution_id, steps)
+
+    def single(self, stage: StageState) -> Mapping[str, Any]:
+        row = one(
+            self._connection,
+            """
+            SELECT r.status, r.result, r.error, r.meta, r.task_results
+            FROM noetl.row r JOIN noetl.frame f USING (frame_id) WHERE f.stage_id = %(stage)s
+            """,
+            stage=stage.stage_id,
+        )
+        row = row or {"status": "FAILED", "result": None, "error": None, "meta": None, "task_results": None}
+        failed = row["status"] != "OK"
+        error = row["error"] or ({"kind": "cancelled", "message": "the step was stopped"} if failed else {})
+        meta = row["meta"] or {}
+        data = row["result"]
+        return {
+            "status": "error" if failed else "ok",
+            "data": data,
+            "result": data,
+            "response": data,
+            "error": error,
+            **{part: meta.get(part, {}) for part in ("http", "pg", "py", "meta")},
+            "task_results": row["task_results"],
+        }
+
+    def collection(self, stage: StageState) -> Mapping[str, Any]:
+        rows = every(
+            self._connection,
+            """
+            SELECT r.result, r.status FROM noetl.row r JOIN noetl.frame f USING (frame_id)
+            WHERE f.stage_id = %(stage)s ORDER BY f.frame_index, r.row_index
+            """,
+            stage=stage.stage_id,
+        )
+        results = [row["result"] for row in rows]
+        ok = sum(row["status"] == "OK" for row in rows)
+        failed = sum(row["status"] == "FAILED" for row in rows)
+        return {"results": results, "data": results, "count": len(results), "stats": {"ok": ok, "failed": failed}}
+
+    def failures(self, stage: StageState, limit: int) -> Sequence[Mapping[str, Any]]:
+        return every(
+            self._connection,
+            """
+            SELECT f.frame_index AS frame, r.row_index AS index, r.payload AS item, r.error
+            FROM noetl.frame f JOIN noetl.row r USING (frame_id)
+            WHERE f.stage_id = %(stage)s AND f.failed_rows > 0 AND r.status = 'FAILED'
+            ORDER BY f.frame_index, r.row_index LIMIT %(limit)s
+            """,
+            stage=stage.stage_id,
+            limit=limit,
+        )
+
+    def ctx_writes(self, stage: StageState, frame_id: int) -> Sequence[Mapping[str, Any]]:
+        rows = every(
+            self._connection,
+            "SELECT ctx FROM noetl.row WHERE frame_id = %(frame)s AND ctx IS NOT NULL ORDER BY row_index",
+            frame=frame_id,
+        )
+        return [row["ctx"] for row in rows]

@@ -1,0 +1,46 @@
+"""Worker processes: who is there. A process is alive while its session holds the advisory lock of its id."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any
+
+import psycopg
+from sqlalchemy.engine import Connection
+
+from noetl_celery.store.db import execute
+
+
+def register(session: psycopg.Connection[Any], worker_id: int, name: str) -> None:
+    """Takes the process's lock in its own session and makes it visible. Again after a reconnect: idempotent."""
+    session.execute("SELECT pg_advisory_lock(%s)", (worker_id,))
+    session.execute(
+        """
+        INSERT INTO noetl.worker (worker_id, name, host, pid) VALUES (%s, %s, %s, %s)
+        ON CONFLICT (worker_id) DO UPDATE SET seen_at = clock_timestamp()
+        """,
+        (worker_id, name, socket.gethostname(), os.getpid()),
+    )
+
+
+def seen(session: psycopg.Connection[Any], worker_id: int) -> None:
+    """Says that the process is alive."""
+    session.execute("UPDATE noetl.worker SET seen_at = clock_timestamp() WHERE worker_id = %s", (worker_id,))
+
+
+def leave(session: psycopg.Connection[Any], worker_id: int) -> None:
+    """The process ends in order."""
+    session.execute("DELETE FROM noetl.worker WHERE worker_id = %s", (worker_id,))
+
+
+def forget_dead(connection: Connection, *, after_seconds: float) -> None:
+    """Removes processes that have not been seen for long and hold no run."""
+    execute(
+        connection,
+        """
+        DELETE FROM noetl.worker w WHERE seen_at < clock_timestamp() - %(after)s * interval '1 second'
+        AND NOT EXISTS (SELECT FROM noetl.run r WHERE r.worker_id = w.worker_id)
+        """,
+        after=after_seconds,
+    )
