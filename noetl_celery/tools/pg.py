@@ -84,7 +84,8 @@ def conninfo(credential: Mapping[str, Any]) -> str:
         "keepalives_count": "3",
         "tcp_user_timeout": "60000",
     }
-    return pq_conninfo.make_conninfo(**{**defaults, **fields})
+    # sorted: two spellings of one credential are one pool
+    return pq_conninfo.make_conninfo(**dict(sorted({**defaults, **fields}.items())))
 
 
 def _dsn_fields(credential: Mapping[str, Any]) -> dict[str, Any]:

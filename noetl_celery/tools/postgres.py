@@ -78,8 +78,7 @@ class PostgresTool:
             complaints.append(("auth", "needs `auth`: the name of a postgres credential"))
         complaints += check_seconds(config, "timeout")
         for key in present(config, SQL_KEYS):
-            if not any(is_template(part) for part in _parts(config[key])):
-                complaints += [(key, error.message) for error in _script_errors(config[key])]
+            complaints += [(key, error.message) for error in _script_errors(config[key])]
         return complaints
 
     def run(self, call: ToolCall) -> Any:
@@ -140,8 +139,10 @@ def _statements(source: Any) -> list[sql.Statement]:
 
 
 def _script_errors(source: Any) -> list[ToolError]:
+    """What is wrong with SQL as written; nothing can be said before templates in it are rendered."""
     try:
-        _statements(source)
+        if not any(is_template(part) for part in _parts(source)):
+            _statements(source)
     except ToolError as error:
         return [error]
     return []

@@ -29,9 +29,10 @@ _KNOWN = frozenset({"code", "script", "libs"})
 class PythonTool:
     """Runs code in the lane's thread; with a ``timeout`` (or ``isolate``) in a process of its own that can be killed.
 
-    The result is what a top-level ``return`` gives, else what ``main(…)`` returns, called with the inputs that it names,
-    else the variable ``result``. Inputs are variables and ``input_data``; they are copies, so the code cannot change
-    what others see. A thread cannot be stopped: ``call.deadline`` alone does not end code without a ``timeout``.
+    The result is what a top-level ``return`` gives, else what ``main(…)`` returns, called with the inputs that
+    it names, else the variable ``result``. Inputs are variables and ``input_data``; they are copies, so the code
+    cannot change what others see. A thread cannot be stopped: ``call.deadline`` alone does not end code without
+    a ``timeout``.
     """
 
     kind = "python"

@@ -177,8 +177,13 @@ class _TopLevel(ast.NodeTransformer):
         return ast.copy_location(ast.Assign([node.target], node.value), node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """``locals()`` and ``vars()`` at the top level of a module are its globals."""
+        """``locals()`` and ``vars()`` of a module are its globals, and ``exec`` and ``eval`` work on them."""
         self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id in {"locals", "vars"} and not node.args:
-            node.func = ast.copy_location(ast.Name("globals", ast.Load()), node.func)
+        if not isinstance(node.func, ast.Name):
+            return node
+        namespace = ast.Name("globals", ast.Load())
+        if node.func.id in {"locals", "vars"} and not node.args:
+            node.func = ast.copy_location(namespace, node.func)
+        elif node.func.id in {"exec", "eval"} and len(node.args) == 1 and not node.keywords:
+            node.args.append(ast.copy_location(ast.Call(namespace, [], []), node))
         return node

@@ -116,7 +116,10 @@ Run = Callable[..., Outcome]
 @pytest.fixture
 def run() -> Iterator[Run]:
     tool = HttpTool(max_body_bytes=1_000_000)
-    secrets = {"api": {"token": "TOP-SECRET"}, "query": {"type": "api_key", "in": "query", "name": "k", "value": "TOP-SECRET"}}
+    secrets = {
+        "api": {"token": "TOP-SECRET"},
+        "query": {"type": "api_key", "in": "query", "name": "k", "value": "TOP-SECRET"},
+    }
 
     def run_http(url: str, *, deadline: float | None = None, **config: Any) -> Outcome:
         call = ToolCall({"url": url, **config}, {}, secrets.__getitem__, print, {}, deadline)
@@ -128,7 +131,9 @@ def run() -> Iterator[Run]:
 
 
 def test_result(run: Run, api: str) -> None:
-    outcome = run(f"{api}/echo?a=1", params={"b": [2, 3], "c": True, "d": None, "e": 1.5, "f": "x y&z"}, headers={"X-N": 5})
+    outcome = run(
+        f"{api}/echo?a=1", params={"b": [2, 3], "c": True, "d": None, "e": 1.5, "f": "x y&z"}, headers={"X-N": 5}
+    )
     assert outcome.error is None
     data = outcome.data
     assert (data["status_code"], data["body"]) == (200, data["data"])
@@ -154,7 +159,11 @@ def test_result(run: Run, api: str) -> None:
             "application/x-www-form-urlencoded",
             "a=1",
         ),
-        ({"body": {"a": 1}, "headers": {"Content-Type": "application/vnd.x+json"}}, "application/vnd.x+json", '{"a": 1}'),
+        (
+            {"body": {"a": 1}, "headers": {"Content-Type": "application/vnd.x+json"}},
+            "application/vnd.x+json",
+            '{"a": 1}',
+        ),
     ],
 )
 def test_bodies(run: Run, api: str, config: dict[str, Any], content_type: str | None, sent: str) -> None:
@@ -167,7 +176,7 @@ def test_bodies(run: Run, api: str, config: dict[str, Any], content_type: str | 
     [
         (b'{"a": 1}', "application/json; charset=utf-8", {"a": 1}),
         (b'{"a": 1}', "text/plain", {"a": 1}),
-        (b' [1]', "", [1]),
+        (b" [1]", "", [1]),
         (b"{broken", "application/json", "{broken"),
         (b"12", "text/plain", "12"),
         (b"12", "application/json", 12),

@@ -23,7 +23,9 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def table(admin: psycopg.Connection[Any]) -> Iterator[str]:
-    admin.execute("DROP TABLE IF EXISTS public.things; CREATE TABLE public.things (id int PRIMARY KEY, data jsonb, note text)")
+    admin.execute(
+        "DROP TABLE IF EXISTS public.things; CREATE TABLE public.things (id int PRIMARY KEY, data jsonb, note text)"
+    )
     yield "public.things"
     admin.execute("DROP TABLE public.things")
 
@@ -211,7 +213,12 @@ def test_a_connection_lost_in_the_middle_is_a_retryable_error(run: Run, admin: p
 
 
 def test_serialization_and_deadlock_kinds(run: Run) -> None:
-    for state, kind in (("40001", "serialization"), ("40P01", "deadlock"), ("42501", "permission"), ("53300", "postgres")):
+    for state, kind in (
+        ("40001", "serialization"),
+        ("40P01", "deadlock"),
+        ("42501", "permission"),
+        ("53300", "postgres"),
+    ):
         outcome = run(f"DO $$ BEGIN RAISE EXCEPTION 'no; way' USING ERRCODE = '{state}', HINT = 'try again'; END $$")
         assert outcome.error is not None
         assert (outcome.error.kind, outcome.error.code) == (kind, state)
