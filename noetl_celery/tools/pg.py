@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import psycopg
@@ -29,9 +30,11 @@ __all__ = [
     "connect",
     "connection",
     "conninfo",
+    "default_settings",
     "error_info",
     "error_message",
     "pool",
+    "set_default_settings",
     "tool_error",
 ]
 
@@ -60,8 +63,14 @@ def conninfo(credential: Mapping[str, Any]) -> str:
     ``dsn`` (also ``url``, ``connection_string``) that single fields override, ``sslmode`` and the other TLS keys. A
     host that starts with ``/`` is a socket folder. ``search_path`` (``public``) may be set by the credential, and
     ``options`` replace the server settings that we would send; ``""`` sends none (some poolers refuse them).
-    Raises ``ToolError`` of kind ``credential`` that names what is missing, never a value.
+    Raises ``ToolError`` of kind ``credential`` that names what is missing, never a value. Quick for one seen before.
     """
+    return _conninfo(tuple(sorted((str(key), str(value)) for key, value in credential.items() if value is not None)))
+
+
+@lru_cache(maxsize=256)
+def _conninfo(items: tuple[tuple[str, str], ...]) -> str:
+    credential = dict(items)
     fields = _dsn_fields(credential)
     for name, keys in _FIELDS:
         given = next((credential[key] for key in keys if credential.get(key) not in (None, "")), None)
@@ -138,6 +147,8 @@ class Pools:
     """The pools of one process. Keyed by process id, so that a forked child never touches its parent's sockets."""
 
     def __init__(self) -> None:
+        #: for callers that name no settings; a process sets it once at its start
+        self.defaults = PoolSettings()
         self._pools: dict[tuple[int, str, str], Pool] = {}
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._renew_lock)
@@ -150,7 +161,7 @@ class Pools:
 
         Opening it needs no server: connections are made when somebody takes one.
         """
-        settings = settings or PoolSettings()
+        settings = settings or self.defaults
         info = conninfo(credential)
         key = (os.getpid(), settings.name, info)
         found = self._pools.get(key)
@@ -201,6 +212,16 @@ def _check_idle(connection: Connection) -> None:
 _POOLS = Pools()
 pool: Callable[..., Pool] = _POOLS.get
 close_all = _POOLS.close_all
+
+
+def default_settings() -> PoolSettings:
+    """What pools are made with when nobody says otherwise."""
+    return _POOLS.defaults
+
+
+def set_default_settings(settings: PoolSettings) -> None:
+    """Sets the sizes of pools that this process makes from now on."""
+    _POOLS.defaults = settings
 
 
 @contextmanager

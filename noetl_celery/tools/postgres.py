@@ -162,7 +162,7 @@ def _credential(call: ToolCall) -> Mapping[str, Any]:
 def _pool_settings(given: Any) -> pg.PoolSettings | None:
     if not isinstance(given, Mapping):
         return None
-    defaults = pg.PoolSettings()
+    defaults = pg.default_settings()
     try:
         return pg.PoolSettings(
             min_size=int(given.get("min_size") or defaults.min_size),

@@ -70,6 +70,9 @@ def test_pools_belong_to_a_process_a_credential_and_a_name(monkeypatch: pytest.M
     parent = pools.get(NOETL)
     assert pools.get({"dsn": "postgresql://u:p%20w%27d@h:5433/d"}) is parent
     assert pools.get(NOETL, PoolSettings(name="other")) is not parent
+    assert parent.max_size == PoolSettings().max_size
+    pools.defaults = PoolSettings(max_size=3)
+    assert pools.get({**NOETL, "db_name": "another"}).max_size == 3
     child_pid = os.getpid() + 1
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: child_pid)
