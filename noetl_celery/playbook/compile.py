@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -15,6 +14,9 @@ from noetl_celery.playbook.plan import Plan, StepPlan
 from noetl_celery.playbook.problems import Path, Reporter, suggestion
 from noetl_celery.playbook.source import YamlMap, plain, read
 from noetl_celery.playbook.steps import CursorCatalog, StepCompiler, ToolCatalog
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _PRUNINGS = 4
 _API_VERSION = "noetl.io/v2"

@@ -8,12 +8,14 @@ shape is left as it is: the model says what is wrong with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noetl_celery.errors import Problem, Problems
 from noetl_celery.playbook.model import STEP_KEYS
 from noetl_celery.playbook.source import Mark, YamlList, YamlMap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _RULE_KEYS = frozenset({"when", "then", "else"})
 _UNREAD = {

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from noetl_celery.errors import Problem, Problems
 from noetl_celery.playbook.model import STEP_KEYS, Step
 from noetl_celery.playbook.source import YamlMap, place_of
-from noetl_celery.template import TemplateSyntax
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from noetl_celery.template import TemplateSyntax
 
 Path = tuple[str | int, ...]
 
@@ -53,8 +56,23 @@ class Reporter:
         """Everything that a model refuses."""
         for found in error.errors(include_url=False):
             location = tuple(part for part in found["loc"])
-            message, hint = _in_words(found, model, location)
+            if found["type"] == "extra_forbidden" and model is Step and len(location) == 1:
+                message, hint = self._unknown_step_key(str(location[0]), path)
+            else:
+                message, hint = _in_words(found, model, location)
             self.error(message, (*path, *location), step=step, hint=hint)
+
+    def _unknown_step_key(self, key: str, path: Path) -> tuple[str, str | None]:
+        """A misspelt key of a step, or one that was meant for its tool."""
+        near = difflib.get_close_matches(key, STEP_KEYS, n=1, cutoff=0.8)
+        if near:
+            return f"unknown key `{key}`", f"did you mean `{near[0]}`?"
+        step: Any = self.document
+        for part in path:
+            step = step[part]
+        if "tool" in step:
+            return f"`{key}` beside `tool` belongs inside it", f"move `{key}` into `tool`"
+        return f"unknown key `{key}`", f"a key of a tool stands inside it: `tool: {{kind: …, {key}: …}}`"
 
     def _add(self, message: str, path: Path, step: str | None, hint: str | None, *, warning: bool) -> None:
         mark = place_of(self.document, path)
@@ -107,11 +125,6 @@ def _in_words(found: Any, model: type[BaseModel], location: Path) -> tuple[str, 
 
 def _unknown_key(key: str, model: type[BaseModel], location: Path) -> tuple[str, str | None]:
     known = _keys_at(model, location[:-1])
-    if model is Step and len(location) == 1:
-        near = difflib.get_close_matches(key, STEP_KEYS, n=1, cutoff=0.8)
-        if near:
-            return f"unknown key `{key}`", f"did you mean `{near[0]}`?"
-        return f"`{key}` beside `tool` belongs inside it", f"move `{key}` into `tool`"
     inside = next((part for part in reversed(location[:-1]) if isinstance(part, str)), None)
     where = f" in `{inside}`" if inside else ""
     allowed = ", ".join(sorted(known))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from noetl_celery.errors import PlaybookInvalid, Problem, Problems
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
 
 _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_NODES = 500_000

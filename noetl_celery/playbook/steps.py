@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from noetl_celery.playbook import model
 from noetl_celery.playbook.plan import (
@@ -22,6 +21,9 @@ from noetl_celery.playbook.plan import (
 from noetl_celery.playbook.problems import Path, Reporter, suggestion
 from noetl_celery.playbook.source import Mark, place_of, plain
 from noetl_celery.template import TemplateSyntax, Value, compile_condition, compile_value, constant
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
 
 #: keys of a task that are not the tool's
 _NOT_CONFIG = frozenset(
