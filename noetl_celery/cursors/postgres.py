@@ -115,7 +115,7 @@ def _run(session: psycopg.Connection[Any], request: ClaimRequest) -> list[Mappin
             except psycopg.Error as error:
                 raise pg.tool_error(error, statement.text, sent=sql.as_sent(text), first_line=statement.line) from error
             if cursor.description is not None:
-                rows = cursor.fetchall()
+                rows = list(cursor.fetchall())
     try:
         return [jsonable(row) for row in rows]
     except TypeError as error:

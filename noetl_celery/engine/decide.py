@@ -15,7 +15,7 @@ from noetl_celery.engine.decision import Closing, Decision, Event, Opening
 from noetl_celery.engine.facts import Facts
 from noetl_celery.engine.loops import due_claims, loop_settings
 from noetl_celery.engine.routing import matching_arcs, released, shared_lineage
-from noetl_celery.engine.state import FINAL, ExecutionState, LoopSettings, Signal, StageState, Waiting
+from noetl_celery.engine.state import FINAL, ExecutionState, Signal, StageState, Waiting
 from noetl_celery.errors import TemplateError
 from noetl_celery.playbook.plan import Plan, StepPlan
 from noetl_celery.template import scope
@@ -69,9 +69,9 @@ class _Turn:
             case "resume":
                 state.paused, state.status = False, "RUNNING" if state.status == "PAUSED" else state.status
             case _:
-                stage = state.stages.get(int(signal.data["stage"]))
-                if stage is not None:
-                    self.take_stage_signal(stage, signal)
+                of = state.stages.get(int(signal.data["stage"]))
+                if of is not None:
+                    self.take_stage_signal(of, signal)
 
     def take_stage_signal(self, stage: StageState, signal: Signal) -> None:
         data = signal.data
@@ -283,7 +283,7 @@ class _Turn:
         elif stage.kind == "collection":
             data = dict(self.facts.collection(stage)) if stage.frames else _empty_collection()
         if error is None and stage.failed and step.failure_mode == "fail_fast":
-            first = next(iter(data.get("failures") or self.failures(stage)), {})
+            first: Mapping[str, Any] = next(iter(data.get("failures") or self.failures(stage)), {})
             error = first.get("error") or {"kind": "rows_failed", "message": f"{stage.failed} rows failed"}
         return _envelope(data, error)
 
@@ -326,18 +326,20 @@ class _Turn:
         extra: Mapping[str, Any] | None = None,
     ) -> Mapping[str, Any]:
         results = ChainMap(self.fresh, self.facts.results)  # type: ignore[arg-type]
+        more = dict(extra or {})
+        if output is not None:
+            more |= {"output": output, "outcome": output}
         return scope(
             execution_id=self.state.execution_id,
             workload=self.state.workload,
             ctx=self.state.ctx,
             results=results,
-            previous=(lambda: results[previous]) if previous in self.plan.steps else None,
+            previous=(lambda: results[str(previous)]) if previous in self.plan.steps else None,
             task_results=ChainMap(self.fresh_tasks, self.facts.task_results),  # type: ignore[arg-type]
             spec=self.plan.spec,
             args=args,
             event=event,
-            extra=extra or {},
-            **({} if output is None else {"output": output}),
+            extra=more,
         )
 
     def event(self, type_: str, status: str | None, stage: StageState | None = None, result: Any = None) -> None:

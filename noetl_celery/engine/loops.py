@@ -40,7 +40,7 @@ def loop_settings(loop: LoopPlan, names: Mapping[str, Any]) -> LoopSettings:
 
 
 def due_claims(stage: StageState, new_id: Callable[[], int]) -> list[ClaimSpec]:
-    """The claims to issue now, counted into ``stage``. An empty list when the source is dry, drained or at its bound."""
+    """The claims to issue now, counted into ``stage``; none while the source is dry, drained or at its bound."""
     if stage.kind != "cursor" or stage.stopping or stage.drained:
         return []
     if stage.idle:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from noetl_celery.engine.assign import assign
 from noetl_celery.engine.policy import attempts_allowed, choose, retry_delay
@@ -72,11 +72,11 @@ class Failed:
     task: str | None
 
 
-Next = Run | Wait | Done | Failed
+End = TypeVar("End", Done, Failed)
 
 
 class Pipeline:
-    """Drives one row. ``names`` builds the mapping that templates see from the position (it is asked anew each time)."""
+    """Drives one row. ``names`` builds the mapping that templates see at a position; it is asked anew each time."""
 
     def __init__(
         self,
@@ -138,9 +138,7 @@ class Pipeline:
         except TemplateError as error:
             return self._end(_template_failure(error, task.name))
 
-    def names(
-        self, output: Any, args: Mapping[str, Any] | None = None, *, bare: bool = False
-    ) -> Mapping[str, Any]:
+    def names(self, output: Any, args: Mapping[str, Any] | None = None, *, bare: bool = False) -> Mapping[str, Any]:
         extra: dict[str, Any] = {
             "_task": self.task.name,
             "_attempt": self.position.attempt,
@@ -190,7 +188,7 @@ class Pipeline:
             else:
                 assign(position.names, target, rendered)
 
-    def _end(self, end: Done | Failed) -> Any:
+    def _end(self, end: End) -> End:
         self._ended = end
         return end
 

@@ -25,6 +25,8 @@ def choose(rules: Sequence[Rule] | None, names: Mapping[str, Any], *, ok: bool) 
     if rules is None:
         return _CONTINUE if ok else _FAIL
     for rule in rules:
+        if rule.when is None and rule.do == "retry" and ok:
+            continue  # a bare `do: retry` is written for failures; nobody means to repeat a success
         if rule.when is None or rule.when.test(names):
             return rule
     return _CONTINUE
@@ -38,7 +40,7 @@ def attempts_allowed(rule: Rule, names: Mapping[str, Any]) -> int:
 def retry_delay(
     rule: Rule, names: Mapping[str, Any], attempt: int, least: float | None, random: Callable[[], float]
 ) -> float:
-    """Seconds to wait after the failed ``attempt`` (from 1), jittered, and never less than ``least`` (``Retry-After``)."""
+    """Seconds to wait after the failed ``attempt`` (from 1): jittered, never less than ``least`` (``Retry-After``)."""
     base = _number(rule.delay, names, "delay", 0.0 if rule.backoff == "none" else DEFAULT_DELAY)
     match rule.backoff:
         case "linear":

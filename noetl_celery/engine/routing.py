@@ -43,11 +43,7 @@ def released(plan: Plan, state: ExecutionState) -> list[Waiting] | None:
 def shared_lineage(state: ExecutionState, group: list[Waiting]) -> tuple[int, ...]:
     """The fan-outs that the merged token still shares with somebody: the others have been joined completely."""
     own = {fan_out: None for token in group for fan_out in token.lineage}
-    others = {
-        fan_out
-        for lineage in _lineages(state, except_for=group)
-        for fan_out in lineage
-    }
+    others = {fan_out for lineage in _lineages(state, except_for=group) for fan_out in lineage}
     return tuple(fan_out for fan_out in own if fan_out in others)
 
 

@@ -97,7 +97,7 @@ class Waiting:
 
 @dataclass(slots=True)
 class ExecutionState:
-    """One execution as orchestration sees it. ``ctx`` and ``error`` have columns of their own; the rest is one document."""
+    """One execution as orchestration sees it. ``ctx`` and ``error`` have columns, the rest is one document."""
 
     execution_id: int
     status: ExecutionStatus = "PENDING"

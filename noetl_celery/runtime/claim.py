@@ -111,13 +111,13 @@ def _claim_elsewhere(process: Process, claim_id: int) -> _Answer | None:
         nonlocal lost
         lost = True
 
-    process.pulse.hold(run_id, lease=process.settings.lease_seconds, heartbeat=process.settings.lease_seconds, lost=lose)
+    process.pulse.hold(
+        run_id, lease=process.settings.lease_seconds, heartbeat=process.settings.lease_seconds, lost=lose
+    )
     try:
         claimed = driver.claim(request, record)
         faults.reached("claim.source_committed")
-        return process.db.run(
-            lambda connection: _confirm(process, connection, ticket, stage, claimed, made, run_id)
-        )
+        return process.db.run(lambda connection: _confirm(process, connection, ticket, stage, claimed, made, run_id))
     finally:
         process.pulse.drop(run_id)
 

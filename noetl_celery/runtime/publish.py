@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
 from celery import Celery, chord
 from kombu.exceptions import OperationalError
@@ -32,10 +34,8 @@ class Publisher:
     def dispatch(self, dispatches: Iterable[Dispatch]) -> None:
         """Publishes claims, and the lanes of each frame as one chord whose callback orchestrates: the re-claim."""
         for dispatch in dispatches:
-            if dispatch.kind == "claim":
-                self._send(lambda d=dispatch: self._claim(d))  # type: ignore[misc]
-            else:
-                self._send(lambda d=dispatch: self._lanes(d))  # type: ignore[misc]
+            send = self._claim if dispatch.kind == "claim" else self._lanes
+            self._send(partial(send, dispatch))
 
     def _claim(self, dispatch: Dispatch) -> None:
         ids = {"execution": dispatch.execution_id, "stage": dispatch.stage_id, "claim": dispatch.target}
@@ -50,9 +50,9 @@ class Publisher:
         callback = self._app.signature(ORCHESTRATE, kwargs={"execution": dispatch.execution_id}, immutable=True)
         chord(header, app=self._app)(callback)
 
-    def _send(self, send: object) -> bool:
+    def _send(self, send: Callable[[], Any]) -> bool:
         try:
-            send()  # type: ignore[operator]
+            send()
         except (OperationalError, ConnectionError, OSError) as error:
             if not self._away:
                 log.warning("Redis is away, messages wait in PostgreSQL until it is back: %s", error)

@@ -6,6 +6,7 @@ no longer grants is marked lost, and its lane stops by itself; fencing would und
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
@@ -78,10 +79,8 @@ class Pulse:
             self._wake.wait(timeout=pause)
             self._wake.clear()
         if self._session is not None:
-            try:
+            with contextlib.suppress(psycopg.Error):
                 workers.leave(self._session, self._worker_id)
-            except psycopg.Error:
-                pass
             self._close()
 
     def _pause(self) -> float:
@@ -112,4 +111,3 @@ class Pulse:
         if self._session is not None:
             self._session.close()
         self._session = None
-

@@ -1,1 +1,1 @@
-"""PostgreSQL: one module per noun. Every function takes the caller's connection and runs in the caller's transaction."""
+"""PostgreSQL: one module per noun. Functions take the caller's connection and run in the caller's transaction."""

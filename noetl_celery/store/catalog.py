@@ -10,7 +10,9 @@ from sqlalchemy.engine import Connection
 from noetl_celery.store.db import execute, one
 
 
-def register(connection: Connection, path: str, content: str, fingerprint: str, file: str | None) -> tuple[int, int, bool]:
+def register(
+    connection: Connection, path: str, content: str, fingerprint: str, file: str | None
+) -> tuple[int, int, bool]:
     """Registers a playbook; returns (catalog_id, version, new). Idempotent for the same content.
 
     Takes an advisory lock on the path until the transaction ends, so that versions of one path are made in turn.

@@ -65,6 +65,19 @@ def failing(connection: Connection, claim_id: int) -> Mapping[str, Any] | None:
     )
 
 
+def orphaned(connection: Connection, *, limit: int) -> list[dict[str, Any]]:
+    """TAKEN tickets whose run is gone: the process that ran them died, or was paused for too long."""
+    return every(
+        connection,
+        """
+        SELECT claim_id, stage_id, execution_id, frame_index, budget, sole, taken_by FROM noetl.claim c
+        WHERE status = 'TAKEN' AND NOT EXISTS (SELECT FROM noetl.run r WHERE r.run_id = c.taken_by)
+        ORDER BY claim_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        """,
+        limit=limit,
+    )
+
+
 def execution_of(connection: Connection, claim_id: int) -> int | None:
     """The execution that a ticket belongs to."""
     row = one(connection, "SELECT execution_id FROM noetl.claim WHERE claim_id = %(claim)s", claim=claim_id)
@@ -76,7 +89,10 @@ def take(connection: Connection, claim_id: int, run_id: int) -> None:
     _expect(
         execute(
             connection,
-            "UPDATE noetl.claim SET status = 'TAKEN', taken_by = %(run)s WHERE claim_id = %(claim)s AND status = 'OPEN'",
+            """
+            UPDATE noetl.claim SET status = 'TAKEN', taken_by = %(run)s
+            WHERE claim_id = %(claim)s AND status = 'OPEN'
+            """,
             claim=claim_id,
             run=run_id,
         ).rowcount,
@@ -107,7 +123,7 @@ def answer(
     run_id: int | None,
     republish_seconds: float,
 ) -> None:
-    """Ends a ticket (FILLED, EMPTY, FAILED) and tells the execution. Raises ``LeaseLost`` if the run does not hold it."""
+    """Ends a ticket (FILLED, EMPTY, FAILED) and tells the execution. ``LeaseLost``: the run does not hold it."""
     _expect(
         execute(
             connection,

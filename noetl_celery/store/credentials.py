@@ -52,7 +52,8 @@ class Vault:
             fields = json.loads(self._fernet.decrypt(bytes(row["data"])))
         except InvalidToken:
             raise ServiceError(
-                f"credential '{name}' was encrypted with another key", hint="set the NOETL_SECRET_KEY it was stored with"
+                f"credential '{name}' was encrypted with another key",
+                hint="set the NOETL_SECRET_KEY it was stored with",
             ) from None
         return {**fields, "_type": row["type"]}
 

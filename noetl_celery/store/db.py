@@ -62,7 +62,7 @@ class Database:
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        """A transaction: committed at the end, rolled back on an exception. Raises ``ServiceError`` if there is no server."""
+        """A transaction: committed at the end, rolled back on an exception. No server: ``ServiceError``."""
         try:
             connection = self.engine.connect()
         except sa.exc.OperationalError as error:

@@ -95,4 +95,3 @@ def _open_frame(
         delay_seconds=settings.republish_seconds,
     )
     return Dispatch("lanes", execution_id, opening.stage_id, frame_id, tuple(range(lanes)), queue)
-

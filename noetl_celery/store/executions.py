@@ -25,7 +25,7 @@ def submit(
     *,
     republish_seconds: float,
 ) -> None:
-    """Writes a PENDING execution with its ``start`` signal. Publish ``orchestrate`` after the commit; the sweep would."""
+    """Writes a PENDING execution with its ``start`` signal; publish ``orchestrate`` after the commit."""
     execute(
         connection,
         """
@@ -41,7 +41,7 @@ def submit(
 
 
 def lock(connection: Connection, execution_id: int) -> tuple[int, ExecutionState] | None:
-    """Takes the execution's row lock and loads its state; None if somebody else holds it, or there is no such execution.
+    """Takes the execution's row lock and loads its state; None if it is held elsewhere or does not exist.
 
     ``FOR NO KEY UPDATE SKIP LOCKED``: whoever does not get it leaves at once, the holder looks again after its commit.
     """

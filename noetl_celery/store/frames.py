@@ -150,7 +150,8 @@ def load(connection: Connection, frame_id: int) -> Mapping[str, Any] | None:
     return one(
         connection,
         """
-        SELECT frame_id, stage_id, execution_id, claim_id, status, frame_index, lanes, row_concurrency, attempt, stopping
+        SELECT frame_id, stage_id, execution_id, claim_id, status, frame_index, lanes, row_concurrency, attempt,
+               stopping
         FROM noetl.frame WHERE frame_id = %(frame)s
         """,
         frame=frame_id,
@@ -298,7 +299,7 @@ def park(
     retries: int,
     counts: bool,
 ) -> None:
-    """Parks a row until ``seconds`` from now; ``counts``: it keeps its place in the lane's width. Raises ``LeaseLost``."""
+    """Parks a row for ``seconds``; ``counts``: it keeps its place in the lane's width. Raises ``LeaseLost``."""
     changed = execute(
         connection,
         """
@@ -370,7 +371,7 @@ def wake(connection: Connection, *, limit: int) -> list[dict[str, Any]]:
 
 
 def stop_stage(connection: Connection, stage_id: int, *, republish_seconds: float) -> None:
-    """No further row of the stage starts: unstarted rows are skipped, claims nobody took are cancelled (with signals)."""
+    """No further row of the stage starts: unstarted rows are skipped, claims that nobody took are cancelled."""
     cancelled = every(
         connection,
         """

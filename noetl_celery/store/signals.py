@@ -50,7 +50,10 @@ def pending(connection: Connection, execution_id: int) -> bool:
     """Is there anything to read? Asked without the lock."""
     row = one(
         connection,
-        "SELECT EXISTS (SELECT FROM noetl.signal WHERE execution_id = %(execution)s AND due_at <= clock_timestamp()) AS any",
+        """
+        SELECT EXISTS (SELECT FROM noetl.signal
+                       WHERE execution_id = %(execution)s AND due_at <= clock_timestamp()) AS any
+        """,
         execution=execution_id,
     )
     return bool(row and row["any"])

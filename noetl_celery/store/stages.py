@@ -90,6 +90,16 @@ def load(connection: Connection, stage_id: int) -> Mapping[str, Any] | None:
     )
 
 
+def frame_ctx(connection: Connection, frame_id: int) -> list[Mapping[str, Any]]:
+    """What the ended rows of a frame wrote to ``ctx``, in row order."""
+    rows = every(
+        connection,
+        "SELECT ctx FROM noetl.row WHERE frame_id = %(frame)s AND ctx IS NOT NULL ORDER BY row_index",
+        frame=frame_id,
+    )
+    return [row["ctx"] for row in rows]
+
+
 class Results(Mapping[str, Any]):
     """Step name → result of its last closed visit, loaded when asked for and remembered.
 
@@ -208,9 +218,4 @@ class TableFacts:
         )
 
     def ctx_writes(self, stage: StageState, frame_id: int) -> Sequence[Mapping[str, Any]]:
-        rows = every(
-            self._connection,
-            "SELECT ctx FROM noetl.row WHERE frame_id = %(frame)s AND ctx IS NOT NULL ORDER BY row_index",
-            frame=frame_id,
-        )
-        return [row["ctx"] for row in rows]
+        return frame_ctx(self._connection, frame_id)

@@ -101,10 +101,10 @@ execution = sa.Table(
     _time("started_at"),
     _time("finished_at"),
     sa.Index("execution_created_at_idx", "created_at"),
-    sa.Index("execution_parent_idx", "parent_execution_id", postgresql_where=sa.text("parent_execution_id IS NOT NULL")),
-    sa.CheckConstraint(
-        "(finished_at IS NOT NULL) = (status IN ('COMPLETED', 'FAILED', 'CANCELLED'))", name="finished"
+    sa.Index(
+        "execution_parent_idx", "parent_execution_id", postgresql_where=sa.text("parent_execution_id IS NOT NULL")
     ),
+    sa.CheckConstraint("(finished_at IS NOT NULL) = (status IN ('COMPLETED', 'FAILED', 'CANCELLED'))", name="finished"),
 )
 
 stage = sa.Table(

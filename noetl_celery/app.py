@@ -1,0 +1,174 @@
+"""The Celery app: ``celery -A noetl_celery worker``, ``beat``, ``flower``.
+
+Messages carry ids only, are acknowledged late, and are never requeued by Celery on a worker's loss: recovery is the
+sweep's, and counted. Results serve chords alone and expire.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from celery import Celery, signals
+from celery.exceptions import WorkerShutdown
+from kombu.entity import Queue
+
+from noetl_celery.errors import NoetlError
+from noetl_celery.runtime import process as processes
+from noetl_celery.runtime.claim import run_claim
+from noetl_celery.runtime.lane import run_lane
+from noetl_celery.runtime.orchestrate import orchestrate as run_orchestrate
+from noetl_celery.runtime.publish import BODY, CLAIM, ORCHESTRATE, SWEEP, Publisher
+from noetl_celery.runtime.sweep import Sweeper
+from noetl_celery.runtime.sweep import sweep as run_sweep
+from noetl_celery.settings import Settings, load
+from noetl_celery.store.decisions import BODY_QUEUE, CONTROL_QUEUE
+
+log = logging.getLogger(__name__)
+
+#: a worker may hold a message so long before Redis hands it out again; recovery does not wait for it
+VISIBILITY_SECONDS = 3600
+RESULT_SECONDS = 3600
+
+
+def create(settings: Settings) -> Celery:
+    """A Celery app on the settings' broker, with queues, routes and schedule; tasks are registered on it below."""
+    app = Celery("noetl_celery", broker=settings.broker_url, backend=settings.result_url)
+    transport = {
+        "visibility_timeout": VISIBILITY_SECONDS,
+        "socket_connect_timeout": 3,
+        "socket_timeout": 10,
+        "socket_keepalive": True,
+    }
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        result_serializer="json",
+        result_expires=RESULT_SECONDS,
+        result_backend_transport_options=transport,
+        broker_transport_options=transport,
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        task_publish_retry=False,
+        task_acks_late=True,
+        task_reject_on_worker_lost=False,
+        task_ignore_result=True,
+        task_track_started=False,
+        task_default_queue=CONTROL_QUEUE,
+        task_queues=[Queue(CONTROL_QUEUE), Queue(BODY_QUEUE)],
+        task_create_missing_queues=True,
+        task_routes={BODY: {"queue": BODY_QUEUE}, "noetl.*": {"queue": CONTROL_QUEUE}},
+        worker_prefetch_multiplier=1,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        timezone="UTC",
+        beat_schedule={
+            "sweep": {"task": SWEEP, "schedule": settings.sweep_seconds, "options": {"expires": settings.sweep_seconds}}
+        },
+    )
+    return app
+
+
+app = create(load())
+publisher = Publisher(app)
+
+
+@app.task(name=ORCHESTRATE)
+def orchestrate(execution: int) -> None:
+    """Decides what happens next in an execution."""
+    run_orchestrate(processes.current(), publisher, execution)
+
+
+@app.task(name=CLAIM)
+def claim(execution: int, stage: int, claim: int) -> None:
+    """Asks a cursor's source for a frame of rows."""
+    run_claim(processes.current(), publisher, claim)
+
+
+@app.task(name=BODY, ignore_result=False)
+def body(execution: int, stage: int, frame: int, lane: int) -> None:
+    """Works through rows of a frame. Never raises: a failed chord member would silence the callback."""
+    try:
+        run_lane(processes.current(), publisher, frame, stage, lane)
+    except NoetlError as error:
+        log.error("lane %s of frame %s: %s", lane, frame, error)
+    except Exception:
+        log.exception("lane %s of frame %s failed; its rows are run again", lane, frame)
+
+
+@app.task(name=SWEEP)
+def sweep() -> None:
+    """Looks for what was lost; beat may run it beside the workers' own timer."""
+    run_sweep(processes.current(), publisher)
+
+
+_sweeper: Sweeper | None = None
+
+
+def _start_process() -> None:
+    global _sweeper
+    process = processes.current()
+    _sweeper = Sweeper(process, publisher)
+    _sweeper.start()
+
+
+@signals.worker_init.connect
+def _check_schema(**_: Any) -> None:
+    """A worker that finds another schema version says so and stops."""
+    from noetl_celery.store.migrate import check
+
+    try:
+        check(load())
+    except NoetlError as error:
+        print(f"noetl-celery: {error}", file=sys.stderr)
+        raise WorkerShutdown(1) from error
+
+
+@signals.worker_process_init.connect
+def _child_started(**_: Any) -> None:
+    _start_process()
+
+
+@signals.worker_ready.connect
+def _node_ready(sender: Any, **_: Any) -> None:
+    # With a thread pool the tasks run in this process; a prefork node's children start by themselves.
+    if not sender.pool.__module__.endswith("prefork"):
+        _start_process()
+
+
+@signals.worker_shutting_down.connect
+def _stopping(**_: Any) -> None:
+    processes.announce_stop()
+
+
+@signals.worker_process_shutdown.connect
+@signals.worker_shutdown.connect
+def _stopped(**_: Any) -> None:
+    if _sweeper is not None:
+        _sweeper.stop()
+    processes.close()
+
+
+@signals.setup_logging.connect
+def _logging(loglevel: int | str | None = None, logfile: str | None = None, **_: Any) -> None:
+    """Plain lines with the execution, step and row of whatever a task printed."""
+    handler = logging.FileHandler(logfile) if logfile else logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(loglevel or load().log_level)
+    for noisy in ("httpx", "httpcore", "psycopg.pool"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+class _Formatter(logging.Formatter):
+    """Adds what a task's own lines belong to."""
+
+    fields = ("execution_id", "step", "task", "row")
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        named = [f"{name}={value}" for name in self.fields if (value := getattr(record, name, None)) is not None]
+        return f"{line} [{' '.join(named)}]" if named else line

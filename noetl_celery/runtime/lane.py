@@ -1,0 +1,378 @@
+"""``noetl.body``: a lane. It takes rows of a frame, runs several at once on threads, and writes outcomes in batches.
+
+Several lanes may work on one frame; each pulls rows as it gets through them, so a slow row holds up nobody else's
+share. All writes name the lane's run; when the run is lost the lane stops, and nothing that it still does counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from noetl_celery import faults
+from noetl_celery.engine.assign import merge_paths
+from noetl_celery.errors import LeaseLost, ServiceError
+from noetl_celery.ids import new_id
+from noetl_celery.runtime.names import StageNames, load_stage
+from noetl_celery.runtime.process import Process, stop_announced
+from noetl_celery.runtime.publish import Publisher
+from noetl_celery.runtime.row import CalledBack, Ended, Parked, RowEnd, RowRunner
+from noetl_celery.store import frames, outbox, runs, stages
+from noetl_celery.store.decisions import body_queue
+from noetl_celery.store.frames import RowOutcome, TakenRow
+from noetl_celery.store.outbox import Dispatch
+
+log = logging.getLogger(__name__)
+
+#: rows taken ahead are those that the lane gets through in about this time
+AHEAD_SECONDS = 0.3
+MOST_AHEAD = 100
+#: how often a lane that waits for its rows looks whether it should stop
+LOOK_SECONDS = 1.0
+
+Back = tuple[int, Mapping[str, Any] | None, int]
+
+
+def run_lane(process: Process, publisher: Publisher, frame_id: int, stage_id: int, number: int) -> None:
+    """Works on a frame until nothing is left for this lane, or its time is over: then a fresh lane goes on.
+
+    Safe to run any number of times, also at once: a lane has one holder, and a frame that has ended none.
+    """
+    lane = Lane(process, frame_id, stage_id, number)
+    if not lane.start():
+        return
+    try:
+        dispatches = lane.work()
+    except LeaseLost as lost:
+        log.warning("lane %s of frame %s stops: %s", number, frame_id, lost)
+        # Usually nothing is ours any more. If only the reply of a COMMIT was lost, this gives back what still is.
+        dispatches = process.db.run(lane.give_up)
+    except ServiceError as error:
+        log.error("lane %s of frame %s gives up, its rows are run again: %s", number, frame_id, error)
+        return
+    finally:
+        lane.close()
+    faults.reached("lane.finished")
+    publisher.dispatch(dispatches)
+    if lane.unneeded_lanes:
+        # The chord waits for lanes that have nothing left to start; its callback is not awaited.
+        publisher.orchestrate(lane.execution_id)
+
+
+class Lane:
+    """One delivery's work on one frame."""
+
+    stage: StageNames
+    runner: RowRunner
+
+    def __init__(self, process: Process, frame_id: int, stage_id: int, number: int) -> None:
+        self.process, self.frame_id, self.stage_id, self.number = process, frame_id, stage_id, number
+        self.settings = process.settings
+        self.run_id = new_id()
+        self.execution_id = 0
+        self.waiting: deque[TakenRow] = deque()
+        self.air: set[int] = set()
+        self.ended: queue.SimpleQueue[tuple[TakenRow, RowEnd, int, float]] = queue.SimpleQueue()
+        self.outcomes: list[RowOutcome] = []
+        self.back: list[Back] = []
+        self.oldest = 0.0
+        self.parked = 0
+        self.floor = 0
+        self.row_seconds: float | None = None
+        self.exhausted = False
+        self.closing = threading.Event()
+        self.lost = False
+        self.unneeded_lanes = False
+        self._pool: ThreadPoolExecutor | None = None
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def start(self) -> bool:
+        """Takes the lane and its first rows. False if there is nothing to do here."""
+        self.begun = time.monotonic()
+        if not self.process.db.run(self._take_lane):
+            return False
+        faults.reached("lane.started")
+        lease, heartbeat = self.stage.settings.lease_seconds, self.stage.settings.heartbeat_seconds
+        self.process.pulse.hold(self.run_id, lease=lease, heartbeat=heartbeat, lost=self._lose)
+        self._pool = ThreadPoolExecutor(self.width, thread_name_prefix=f"row-{self.number}")
+        return True
+
+    def _take_lane(self, connection: Connection) -> bool:
+        stage = load_stage(self.process, connection, self.stage_id)
+        if stage is None:
+            outbox.take_lane(connection, self.frame_id, self.number)
+            return False
+        settings = stage.settings
+        if not runs.start_lane(
+            connection,
+            self.run_id,
+            self.process.worker_id,
+            self.frame_id,
+            self.number,
+            lease=settings.lease_seconds,
+            heartbeat=settings.heartbeat_seconds,
+        ):
+            return False
+        outbox.take_lane(connection, self.frame_id, self.number)
+        frame = frames.load(connection, self.frame_id)
+        assert frame is not None
+        self._set_up(connection, stage, frame)
+        self._take(connection, self.width)
+        return True
+
+    def _set_up(self, connection: Connection, stage: StageNames, frame: Mapping[str, Any]) -> None:
+        self.stage, self.execution_id = stage, stage.execution_id
+        self.width = frames.lane_width(frame["row_concurrency"], frame["lanes"], self.number)
+        self.ordered = frame["row_concurrency"] == 1
+        #: somebody died over this frame: suspects run alone from now on
+        self.careful = frame["attempt"] > 1
+        self.several = frame["lanes"] > 1
+        loop = stage.step.loop
+        self.batch = 1 if loop is not None and loop.frame.ack == "row" else self.settings.outcome_batch_rows
+        self.stage.extra = {
+            "frame_id": self.frame_id,
+            "__frame_max_rows": stage.settings.max_rows,
+            "__frame_index": frame["frame_index"],
+            "__cursor_frame": frame["frame_index"],
+            "__worker_slot_id": f"{self.frame_id}:{self.number}",
+            "__claim_token": str(frame["claim_id"] or frame["frame_id"]),
+        }
+        keep = loop is None or loop.cursor is None
+        self.runner = RowRunner(self.process, stage, self._pause, keep_results=keep)
+        self.lifetime = min(self.settings.lane_seconds, stage.settings.max_seconds or math.inf)
+        self.waiting.clear()
+        if self.ordered:
+            # What earlier rows of the frame wrote is there for the next one, before the frame ends.
+            for writes in stages.frame_ctx(connection, self.frame_id):
+                merge_paths(self.stage.ctx, writes)
+
+    def work(self) -> list[Dispatch]:
+        """Runs rows until there is nothing more to do here. Raises ``LeaseLost``, ``ServiceError``."""
+        while True:
+            if not self.closing.is_set() and self._should_close():
+                self.closing.set()
+            if self.closing.is_set():
+                self._give_back()
+            else:
+                self._start_rows()
+            if not self.air and (self.closing.is_set() or not self.waiting):
+                self._exchange(0 if self.closing.is_set() else self._wanted())
+                if not self.waiting or self.closing.is_set():
+                    break
+                continue
+            self._collect()
+            if self._due():
+                self._exchange(self._wanted())
+        return self.process.db.run(self.give_up)
+
+    def close(self) -> None:
+        """Lets go of threads and the lease's extension; rows still at work end by themselves and count for nothing."""
+        self.closing.set()
+        self.process.pulse.drop(self.run_id)
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _lose(self) -> None:
+        self.lost = True
+        self.closing.set()
+
+    def _should_close(self) -> bool:
+        return stop_announced() or time.monotonic() - self.begun >= self.lifetime
+
+    def _pause(self, seconds: float) -> bool:
+        """Waits; true if the lane calls its rows back meanwhile (only a stop or a lost lease cuts a wait short)."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self.lost or stop_announced():
+                return True
+            time.sleep(min(left, 0.25))
+        return False
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def _start_rows(self) -> None:
+        assert self._pool is not None
+        while self.waiting and len(self.air) < self.width - self.parked:
+            if self.careful and self.waiting[0].crashes and self.air:
+                return  # a suspect waits until it is alone
+            row = self.waiting.popleft()
+            self.air.add(row.index)
+            self._pool.submit(self._run_row, row)
+            if self.careful and row.crashes:
+                return
+
+    def _run_row(self, row: TakenRow) -> None:
+        begun = time.monotonic()
+        end, retries = self.runner.run(row)
+        self.ended.put((row, end, retries, time.monotonic() - begun))
+
+    def _collect(self) -> None:
+        """Waits for rows to end: for the first one, then takes all that have ended."""
+        until = self.oldest + self.settings.outcome_batch_seconds if self.outcomes else time.monotonic() + LOOK_SECONDS
+        try:
+            item = self.ended.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            return
+        while True:
+            self._note(*item)
+            try:
+                item = self.ended.get_nowait()
+            except queue.Empty:
+                return
+
+    def _note(self, row: TakenRow, end: RowEnd, retries: int, seconds: float) -> None:
+        self.air.discard(row.index)
+        self.row_seconds = seconds if self.row_seconds is None else 0.8 * self.row_seconds + 0.2 * seconds
+        if isinstance(end, Ended):
+            faults.reached("lane.row_done")
+            if not self.outcomes:
+                self.oldest = time.monotonic()
+            self.outcomes.append(end.outcome)
+            if self.ordered:
+                merge_paths(self.stage.ctx, end.ctx)
+        elif isinstance(end, CalledBack):
+            self.back.append((row.index, end.position.document(), retries))
+        else:
+            self._park(row, end, retries)
+
+    def _park(self, row: TakenRow, end: Parked, retries: int) -> None:
+        counts = end.throttled or self.ordered
+        self._checked(
+            lambda connection: frames.park(
+                connection,
+                self.frame_id,
+                self.run_id,
+                row.index,
+                end.position.document(),
+                seconds=end.seconds,
+                retries=retries,
+                counts=counts,
+            )
+        )
+        if counts:
+            self.parked += 1
+        if self.ordered:
+            self.closing.set()  # what comes after it has to wait for it
+
+    def _give_back(self) -> None:
+        self.back += [(row.index, None, row.retries) for row in self.waiting]
+        self.waiting.clear()
+
+    # -- exchange with the database ------------------------------------------------------------------------------
+
+    def _due(self) -> bool:
+        if self.outcomes and (
+            len(self.outcomes) >= self.batch
+            or time.monotonic() - self.oldest >= self.settings.outcome_batch_seconds
+            or not self.air
+        ):
+            return True
+        low = not self.waiting and len(self.air) < self.width - self.parked
+        return (low and not self.exhausted) or time.monotonic() - self.looked >= LOOK_SECONDS
+
+    looked = 0.0
+
+    def _wanted(self) -> int:
+        """How many rows to take now."""
+        free = self.width - self.parked
+        if self.closing.is_set() or free <= 0:
+            return 0
+        ahead = free
+        if self.batch > 1 and not self.careful and self.row_seconds is not None:
+            ahead = min(MOST_AHEAD, max(free, math.ceil(free * AHEAD_SECONDS / max(self.row_seconds, 0.001))))
+        if self.careful:
+            ahead = 1 if self.ordered else free
+        return max(0, ahead - len(self.waiting) - (len(self.air) if ahead == free else 0))
+
+    def _exchange(self, want: int) -> None:
+        """Writes the outcomes there are and takes up to ``want`` rows, in one transaction."""
+        self.looked = time.monotonic()
+        if self.lost:
+            raise LeaseLost(f"frame {self.frame_id}: run {self.run_id} lost its lease")
+        written = len(self.outcomes)
+        if self._checked(lambda connection: self._write_and_take(connection, want)):
+            self.closing.set()
+        del self.outcomes[:written]
+        if written:
+            faults.reached("lane.flushed")
+
+    def _write_and_take(self, connection: Connection, want: int) -> bool:
+        if self.outcomes:
+            end = frames.finish_rows(
+                connection,
+                self.frame_id,
+                self.run_id,
+                self.outcomes,
+                republish_seconds=self.settings.republish_seconds,
+            )
+            if end.ended:
+                self.unneeded_lanes = self.several
+            if end.ended or end.stopping:
+                return True
+        elif frames.stopping(connection, self.frame_id):
+            return True
+        if self.parked:
+            self.parked = frames.parked(connection, self.frame_id, self.number)
+        if want:
+            self._take(connection, want)
+        return False
+
+    def _take(self, connection: Connection, want: int) -> None:
+        taken = frames.take(
+            connection,
+            self.frame_id,
+            self.run_id,
+            self.number,
+            floor=self.floor,
+            limit=want,
+            suspects=self.ordered,
+        )
+        if not taken and self.floor:
+            self.floor = 0
+            return self._take(connection, want)
+        if not taken and self.careful and not self.ordered and not self.air and not self.waiting:
+            taken = frames.take(connection, self.frame_id, self.run_id, self.number, floor=0, limit=1, suspects=True)
+        self.exhausted = len(taken) < want
+        if taken and not self.ordered:
+            self.floor = taken[-1].index + 1
+        self.waiting.extend(taken)
+        return None
+
+    def _checked(self, work: Any) -> Any:
+        """Runs a write while our lease may still hold; waits for PostgreSQL as long as that."""
+        return self.process.db.run(work, patience_seconds=self.stage.settings.lease_seconds)
+
+    def give_up(self, connection: Connection) -> list[Dispatch]:
+        """Gives the lane up; rows that are left over get a fresh one."""
+        frames.release(connection, self.frame_id, self.run_id, self.back)
+        frame = runs.finish_lane(connection, self.run_id, self.frame_id)
+        if frame is None or frame["status"] != "RUNNING":
+            return []
+        again = self.settings.republish_seconds
+        if frame["stopping"]:
+            if frames.skip_unstarted(connection, self.frame_id) == 0:
+                frames.end(connection, self.frame_id, republish_seconds=again)
+            return []
+        if not frame["ready"] or (self.ordered and frame["parked"]) or self.parked >= self.width:
+            return []
+        queue_name = body_queue(self.stage.plan, self.stage.step.name)
+        outbox.add_lanes(
+            connection,
+            self.execution_id,
+            self.stage_id,
+            self.frame_id,
+            [self.number],
+            queue_name,
+            delay_seconds=again,
+        )
+        return [Dispatch("lanes", self.execution_id, self.stage_id, self.frame_id, (self.number,), queue_name)]

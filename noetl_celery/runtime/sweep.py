@@ -1,0 +1,210 @@
+"""The sweep: everything that must happen although nobody sent a message for it.
+
+It publishes what was not taken in time, wakes parked rows, returns the rows of runs that died, and settles claims
+whose process died between two commits. Every step is safe to run by several processes at once; usually one does,
+whoever finds the sweep's clock due.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from noetl_celery.engine.decision import Event
+from noetl_celery.errors import NoetlError, ToolError
+from noetl_celery.playbook.plan import Plan
+from noetl_celery.runtime.names import load_stage
+from noetl_celery.runtime.process import Process, stop_announced
+from noetl_celery.runtime.publish import Publisher
+from noetl_celery.store import claims, crashes, events, frames, outbox, runs, signals, stages, workers
+from noetl_celery.store.db import execute
+from noetl_celery.store.decisions import CONTROL_QUEUE, body_queue
+from noetl_celery.store.outbox import Dispatch
+
+log = logging.getLogger(__name__)
+
+#: rows handled by one statement of a sweep; the next sweep does the rest
+BATCH = 500
+FORGET_WORKERS_SECONDS = 3600.0
+
+
+def sweep(process: Process, publisher: Publisher) -> bool:
+    """One sweep, if it is due. Returns whether it was this call's turn."""
+    settings = process.settings
+    if not process.db.run(lambda connection: _my_turn(connection, settings.sweep_seconds)):
+        return False
+    for step in (_wake, _return_crashed, _settle, _publish_late):
+        try:
+            step(process, publisher)
+        except NoetlError as error:
+            log.warning("sweep: %s", error)
+    process.db.run(lambda connection: workers.forget_dead(connection, after_seconds=FORGET_WORKERS_SECONDS))
+    return True
+
+
+def _my_turn(connection: Connection, interval: float) -> bool:
+    execute(connection, "INSERT INTO noetl.sweep (name) VALUES ('sweep') ON CONFLICT DO NOTHING")
+    return bool(
+        execute(
+            connection,
+            """
+            UPDATE noetl.sweep SET due_at = clock_timestamp() + %(interval)s * interval '1 second'
+            WHERE name IN (SELECT name FROM noetl.sweep WHERE due_at <= clock_timestamp() FOR UPDATE SKIP LOCKED)
+            """,
+            interval=interval,
+        ).rowcount
+    )
+
+
+def _publish_late(process: Process, publisher: Publisher) -> None:
+    again = process.settings.republish_seconds
+    late = process.db.run(lambda connection: outbox.due(connection, limit=BATCH, republish_seconds=again))
+    publisher.dispatch(late)
+    for execution_id in process.db.run(
+        lambda connection: signals.unread(connection, limit=BATCH, republish_seconds=again)
+    ):
+        publisher.orchestrate(execution_id)
+
+
+def _wake(process: Process, publisher: Publisher) -> None:
+    def write(connection: Connection) -> list[Dispatch]:
+        woken = frames.wake(connection, limit=BATCH)
+        return [_lane(process, connection, frame) for frame in woken]
+
+    publisher.dispatch(process.db.run(write))
+
+
+def _return_crashed(process: Process, publisher: Publisher) -> None:
+    settings = process.settings
+
+    def write(connection: Connection) -> tuple[list[Dispatch], set[int]]:
+        dispatches, told = [], set()
+        for run in runs.expired(connection, dead_after_seconds=settings.dead_after_seconds, limit=BATCH):
+            log.warning("run %s of execution %s died; its rows are run again", run["run_id"], run["execution_id"])
+            if run["frame_id"] is None:
+                continue
+            frame = crashes.return_rows(
+                connection, run, max_crashes=settings.max_crashes, republish_seconds=settings.republish_seconds
+            )
+            if frame is None:
+                told.add(run["execution_id"])
+            else:
+                dispatches.append(_lane(process, connection, frame))
+        return dispatches, told
+
+    dispatches, told = process.db.run(write)
+    publisher.dispatch(dispatches)
+    for execution_id in told:
+        publisher.orchestrate(execution_id)
+
+
+def _lane(process: Process, connection: Connection, frame: Mapping[str, Any]) -> Dispatch:
+    plan = _plan(process, connection, frame["stage_id"])
+    queue = body_queue(plan, frame["step_name"])
+    place = (frame["execution_id"], frame["stage_id"], frame["frame_id"])
+    lanes = (frame["lane"],)
+    outbox.add_lanes(connection, *place, lanes, queue, delay_seconds=process.settings.republish_seconds)
+    return Dispatch("lanes", *place, lanes, queue)
+
+
+def _plan(process: Process, connection: Connection, stage_id: int) -> Plan:
+    row = stages.load(connection, stage_id)
+    assert row is not None
+    return process.plans.get(connection, row["catalog_id"])
+
+
+def _settle(process: Process, publisher: Publisher) -> None:
+    """Tickets whose process died: nothing recorded → open again; recorded → the source's transaction decides."""
+    for ticket in process.db.run(lambda connection: claims.orphaned(connection, limit=BATCH)):
+        try:
+            verdict = _verdict(process, ticket)
+        except (ToolError, NoetlError) as error:
+            log.warning("claim %s waits for its source, which cannot be asked: %s", ticket["claim_id"], error)
+            continue
+        if verdict == "running":
+            continue
+        if verdict == "unknown":
+            log.warning(
+                "claim %s: the source no longer knows its transaction; rows that it leased come back with the "
+                "playbook's own re-claim",
+                ticket["claim_id"],
+            )
+        dispatches = process.db.run(partial(_resolve, process, ticket, verdict))
+        publisher.dispatch(dispatches)
+        publisher.orchestrate(ticket["execution_id"])
+
+
+def _verdict(process: Process, ticket: Mapping[str, Any]) -> str:
+    tentative = process.db.run(lambda connection: claims.tentative(connection, ticket["claim_id"]))
+    if not tentative:
+        return "aborted"
+    source = tentative[0]["source"]
+    auth = source.get("auth")
+    credential = auth if isinstance(auth, Mapping) else process.credential(str(auth))
+    stage = process.db.run(lambda connection: load_stage(process, connection, ticket["stage_id"]))
+    kind = stage.step.loop.cursor.kind if stage and stage.step.loop and stage.step.loop.cursor else "postgres"
+    return process.cursors.get(kind).settle(source, credential)
+
+
+def _resolve(
+    process: Process, ticket: Mapping[str, Any], verdict: str, connection: Connection
+) -> list[Dispatch]:
+    again = process.settings.republish_seconds
+    claim_id, stage_id, execution_id = ticket["claim_id"], ticket["stage_id"], ticket["execution_id"]
+    if verdict != "committed":
+        claims.forget(connection, claim_id)
+        if claims.reopen(connection, claim_id, run_id=ticket["taken_by"], failed=False) is None:
+            return []
+        if verdict == "unknown":
+            event = Event("claim.unknown", "ABANDONED", None, stage_id, result={"claim": claim_id})
+            events.append(connection, execution_id, [event])
+        outbox.add_claim(connection, execution_id, stage_id, claim_id, CONTROL_QUEUE, delay_seconds=again)
+        return [Dispatch("claim", execution_id, stage_id, claim_id, queue=CONTROL_QUEUE)]
+    confirmed = claims.confirm(connection, claim_id)
+    plan = _plan(process, connection, stage_id)
+    row = stages.load(connection, stage_id)
+    assert row is not None
+    queue = body_queue(plan, row["step_name"])
+    dispatches = []
+    for frame in confirmed:
+        lanes = tuple(range(frame["lanes"]))
+        outbox.add_lanes(connection, execution_id, stage_id, frame["frame_id"], lanes, queue, delay_seconds=again)
+        event = claims.claimed_event(ticket, row["step_name"], frame["rows"] * frame["weight"])
+        claims.tell(connection, execution_id, frame["frame_id"], event)
+        dispatches.append(Dispatch("lanes", execution_id, stage_id, frame["frame_id"], lanes, queue))
+    data = {"frames": len(confirmed), "slots": sum(frame["slots"] for frame in confirmed), "dry": False}
+    claims.answer(
+        connection, ticket, "FILLED", "claim.filled", data, run_id=ticket["taken_by"], republish_seconds=again
+    )
+    return dispatches
+
+
+class Sweeper:
+    """The thread that calls :func:`sweep` in every worker process; the clock row decides who does the work."""
+
+    def __init__(self, process: Process, publisher: Publisher) -> None:
+        self._process, self._publisher = process, publisher
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="noetl-sweep", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._process.settings.sweep_seconds):
+            if stop_announced():
+                return
+            try:
+                sweep(self._process, self._publisher)
+            except Exception as error:
+                # The next one tries again: a sweep has no state of its own.
+                log.warning("sweep failed: %s", error, exc_info=not isinstance(error, NoetlError))

@@ -1,0 +1,97 @@
+"""The schema's revisions: upgrade and downgrade under an advisory lock, and the check that every worker makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util.exc import CommandError
+
+from noetl_celery.errors import InputError, ServiceError
+from noetl_celery.settings import Settings
+from noetl_celery.store.db import unreachable
+from noetl_celery.store.tables import SCHEMA
+
+_LOCK = 4_873_220_611
+_UPGRADE_HINT = "run: noetl-celery db upgrade"
+
+
+def upgrade(settings: Settings, revision: str = "head") -> str:
+    """Brings the schema to ``revision``, in one transaction; returns the revision reached. Idempotent.
+
+    Whoever upgrades at the same time waits for its turn and finds nothing to do. Raises ``ServiceError`` for an
+    unreachable server, ``InputError`` for an unknown revision.
+    """
+    return _change(settings, lambda config: command.upgrade(config, revision))
+
+
+def downgrade(settings: Settings, revision: str) -> str:
+    """Takes the schema back to ``revision`` (``base``: nothing is left of it); returns the revision reached."""
+    return _change(settings, lambda config: command.downgrade(config, revision))
+
+
+def current(settings: Settings) -> str | None:
+    """The revision that the database is at; None before the first upgrade."""
+    with _connect(settings) as connection:
+        return _current(connection)
+
+
+def head() -> str:
+    """The revision that this version of the package needs."""
+    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    assert revision is not None
+    return revision
+
+
+def check(settings: Settings) -> None:
+    """Raises ``ServiceError`` unless the database is at exactly the revision that this package needs."""
+    found, needed = current(settings), head()
+    if found == needed:
+        return
+    if found is None:
+        raise ServiceError(f"the database has no schema `{SCHEMA}` yet", hint=_UPGRADE_HINT)
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    hint = _UPGRADE_HINT if found in known else "the database is newer: upgrade noetl-celery on this machine"
+    raise ServiceError(f"the schema `{SCHEMA}` is at revision {found}, this version needs {needed}", hint=hint)
+
+
+def _change(settings: Settings, run: Callable[[Config], None]) -> str:
+    with _connect(settings) as connection:
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+        connection.execute(sa.text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+        config = _config()
+        config.attributes["connection"] = connection
+        try:
+            run(config)
+        except CommandError as error:
+            raise InputError(f"{error}", hint="`noetl-celery db current` shows where the database is") from error
+        return _current(connection) or "base"
+
+
+@contextmanager
+def _connect(settings: Settings) -> Iterator[sa.Connection]:
+    engine = sa.create_engine(settings.sqlalchemy_url, poolclass=sa.pool.NullPool, connect_args={"connect_timeout": 5})
+    try:
+        with engine.begin() as connection:
+            yield connection
+    except sa.exc.OperationalError as error:
+        raise unreachable(error) from error
+
+
+def _current(connection: sa.Connection) -> str | None:
+    return MigrationContext.configure(connection, opts={"version_table_schema": SCHEMA}).get_current_revision()
+
+
+def _config() -> Config:
+    package = Path(__file__).resolve().parent.parent
+    # In a wheel the scripts lie inside the package, in a source tree beside it.
+    scripts = next(path for path in (package / "migrations", package.parent / "migrations") if path.is_dir())
+    config = Config()
+    config.set_main_option("script_location", str(scripts).replace("%", "%%"))
+    return config
