@@ -11,7 +11,8 @@ setup: $(STAMP)
 $(BIN)/python:
 	@for python in python3 python3.13 python3.12 python3.11; do \
 	  if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
-	    exec $$python -m venv --clear $(VENV); \
+	    $$python -m venv --clear $(VENV) && exit 0; \
+	    rm -rf $(VENV); exit 1; \
 	  fi; \
 	done; \
 	echo "Python 3.11 or newer is needed, and no python3 on the PATH is ($$(python3 --version 2>&1))" >&2; exit 1
