@@ -41,8 +41,8 @@ def return_rows(
                    count(*) FILTER (WHERE status = 'READY') AS again FROM held
         )
         UPDATE noetl.frame f
-        SET open_rows = open_rows - c.failed, failed_rows = failed_rows + c.failed, reruns = reruns + c.again,
-            attempt = attempt + 1, stopping = f.stopping OR (f.fail_fast AND c.failed > 0)
+        SET open_rows = f.open_rows - c.failed, failed_rows = f.failed_rows + c.failed,
+            reruns = f.reruns + c.again, attempt = f.attempt + 1, stopping = f.stopping OR (f.fail_fast AND c.failed > 0)
         FROM counted c, noetl.stage s
         WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND s.stage_id = f.stage_id
         RETURNING f.frame_id, f.stage_id, f.execution_id, f.open_rows, f.stopping, f.lanes, s.step_name, s.kind,
