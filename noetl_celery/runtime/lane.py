@@ -173,6 +173,7 @@ class Lane:
             self._collect()
             if self._due():
                 self._exchange(self._wanted())
+        self.process.pulse.drop(self.run_id)  # before the run goes, or the pulse would take it for lost
         return self.process.db.run(self.give_up)
 
     def close(self) -> None:
