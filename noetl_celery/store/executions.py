@@ -136,3 +136,46 @@ def progress(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
         """,
         execution=execution_id,
     )
+
+
+def step_summaries(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
+    """The last visit of each step without its result: ``{step_name, kind, status, error, ok, failed, …}``, in order."""
+    return every(
+        connection,
+        """
+        SELECT * FROM (
+            SELECT DISTINCT ON (step_name) step_name, stage_id, visit, kind, status, error, frames,
+                   ok_rows AS ok, failed_rows AS failed, opened_at, closed_at,
+                   extract(epoch FROM coalesce(closed_at, clock_timestamp()) - opened_at)::float AS seconds
+            FROM noetl.stage WHERE execution_id = %(execution)s ORDER BY step_name, stage_id DESC
+        ) last ORDER BY stage_id
+        """,
+        execution=execution_id,
+    )
+
+
+def result(connection: Connection, execution_id: int) -> Any:
+    """The result of the step with a task that completed last; None if there is none."""
+    row = one(
+        connection,
+        """
+        SELECT result FROM noetl.stage
+        WHERE execution_id = %(execution)s AND status = 'COMPLETED' AND NOT (kind = 'single' AND frames = 0)
+        ORDER BY closed_at DESC, stage_id DESC LIMIT 1
+        """,
+        execution=execution_id,
+    )
+    return row["result"] if row else None
+
+
+def duration(connection: Connection, execution_id: int) -> float:
+    """Seconds from the submission to the end, or to now."""
+    row = one(
+        connection,
+        """
+        SELECT extract(epoch FROM coalesce(finished_at, clock_timestamp()) - created_at)::float AS seconds
+        FROM noetl.execution WHERE execution_id = %(execution)s
+        """,
+        execution=execution_id,
+    )
+    return float(row["seconds"]) if row else 0.0

@@ -1,0 +1,121 @@
+"""What every command shares: how errors look, where output goes, with which code we exit."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from noetl_celery.errors import NoetlError, PlaybookInvalid, WaitTimeout
+
+OK, FAILED, INVALID, RUNNING, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+EXIT_CODES = {"COMPLETED": OK, "FAILED": FAILED, "CANCELLED": FAILED}
+_RED, _YELLOW, _GREEN, _DIM = "31", "33", "32", "2"
+STATUS_COLOURS = {
+    "COMPLETED": _GREEN,
+    "FAILED": _RED,
+    "CANCELLED": _YELLOW,
+    "CANCELLING": _YELLOW,
+    "PAUSED": _YELLOW,
+}
+
+
+def coloured(stream: TextIO) -> bool:
+    """May colours be written there? Only to a terminal, and not under NO_COLOR (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def paint(text: str, colour: str | None, stream: TextIO) -> str:
+    """``text`` in a colour (an SGR code) where the stream shows colours."""
+    return f"\x1b[{colour}m{text}\x1b[0m" if colour and coloured(stream) else text
+
+
+def painted_status(status: str, stream: TextIO) -> str:
+    """A status in its colour."""
+    return paint(status, STATUS_COLOURS.get(status), stream)
+
+
+def out(text: str = "") -> None:
+    """A line of a command's result, on stdout."""
+    sys.stdout.write(f"{text}\n")
+
+
+def out_json(value: Any) -> None:
+    """One JSON object on one line of stdout; times as ISO 8601."""
+    from noetl_celery.template.jsonable import to_json
+
+    out(to_json(value))
+
+
+def note(text: str) -> None:
+    """A line for people, on stderr, where it does not disturb what is piped on."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def warn(text: str) -> None:
+    """Something that works and should still be looked at."""
+    note(f"{paint('warning:', _YELLOW, sys.stderr)} {text}")
+
+
+def complain(text: str) -> None:
+    """What went wrong."""
+    note(f"{paint('error:', _RED, sys.stderr)} {text}")
+
+
+def show_error(error: NoetlError) -> int:
+    """Says what is wrong; the exit code that goes with it. Each problem of a playbook gets its own line."""
+    if isinstance(error, PlaybookInvalid):
+        for problem in error.problems:
+            note(str(problem))
+        files = dict.fromkeys(problem.file for problem in error.problems)
+        count = len(error.problems)
+        complain(f"{count} problem{'' if count == 1 else 's'} in {', '.join(str(file) for file in files)}")
+    else:
+        complain(str(error))
+    return error.exit_code
+
+
+def table(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """Lines of columns as wide as their content."""
+    lines = [headers, *rows]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(headers))]
+    for line in lines:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def seconds_text(seconds: float) -> str:
+    """``3.2 s``, ``4 min 05 s``, ``2 h 10 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def short_json(value: Any, limit: int = 200) -> str:
+    """A value as JSON text, cut to about ``limit`` characters."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+class Detached(Exception):
+    """Ctrl-C while waiting: the command ends, the execution goes on."""
+
+    def __init__(self, execution_id: int) -> None:
+        super().__init__(execution_id)
+        self.execution_id = execution_id
+
+
+@contextmanager
+def detaching(execution_id: int) -> Iterator[None]:
+    """Turns Ctrl-C into :class:`Detached`, and a timeout's hint into what can be done next."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Detached(execution_id) from None
+    except WaitTimeout as error:
+        raise WaitTimeout(error.message, hint=f"it goes on; noetl-celery wait {execution_id}") from error
