@@ -353,14 +353,23 @@ class Execution:
 
         Raises :class:`~noetl_celery.errors.ExecutionFailed` if it ended FAILED or CANCELLED, ``WaitTimeout``.
         """
+        self.wait(timeout)
+        return self.outcome()
+
+    def outcome(self) -> Any:
+        """What :meth:`result` returns or raises, of an execution that has ended; ``WaitTimeout`` if it has not."""
         from noetl_celery.store import executions
 
-        status = self.wait(timeout)
-        if status != "COMPLETED":
-            error = _error(self.row()["error"])
+        row, result = self._client.run(lambda c: (executions.get(c, self.id), executions.result(c, self.id)))
+        if row is None:
+            raise NotFound(f"there is no execution {self.id}")
+        if row["status"] not in FINAL:
+            raise WaitTimeout(f"execution {self.id} is still {row['status']}")
+        if row["status"] != "COMPLETED":
+            error = _error(row["error"])
             said = f": {error['message']}" if error else ""
-            raise ExecutionFailed(f"execution {self.id} is {status}{said}", error=error)
-        return self._client.run(lambda connection: executions.result(connection, self.id))
+            raise ExecutionFailed(f"execution {self.id} is {row['status']}{said}", error=error)
+        return result
 
     def report(self) -> dict[str, Any]:
         """Everything at a glance, as ``noetl-celery run --json`` prints it: status, error, every step's last visit."""

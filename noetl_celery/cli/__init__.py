@@ -11,14 +11,40 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from noetl_celery.cli import console, credentials, database, dev, executions, playbooks, worker
+from noetl_celery.cli import console, credentials, database, executions, playbooks
 from noetl_celery.errors import NoetlError
 
+#: commands whose modules are slow to import: only when they are called, or listed
+_LATER = {"worker": "noetl_celery.cli.worker", "dev": "noetl_celery.cli.dev"}
+
+
+class Commands(TyperGroup):
+    """The commands, some of them imported when they are first asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(dict.fromkeys([*super().list_commands(ctx), *_LATER]))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in _LATER and cmd_name not in self.commands:
+            self.commands[cmd_name] = _load(cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _load(name: str) -> Any:
+    holder = typer.Typer(add_completion=False, rich_markup_mode=None)
+    passed_on = {"allow_extra_args": True, "ignore_unknown_options": True}
+    holder.command(name, context_settings=passed_on)(getattr(import_module(_LATER[name]), name))
+    return typer.main.get_command(holder)
+
+
 app = typer.Typer(
+    cls=Commands,
     name="noetl-celery",
     no_args_is_help=True,
     add_completion=False,
@@ -26,7 +52,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="NoETL playbooks on Celery workers.",
 )
-_PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 app.command()(playbooks.register)
 app.command()(playbooks.run)
@@ -38,8 +63,6 @@ app.command("list")(executions.list_)
 app.command()(playbooks.lint)
 app.add_typer(credentials.commands, name="credential")
 app.add_typer(database.commands, name="db")
-app.command(context_settings=_PASSED_ON)(worker.worker)
-app.command(context_settings=_PASSED_ON)(dev.dev)
 
 
 class _Mode:
@@ -107,7 +130,10 @@ def _explained(error: BaseException) -> int:
     usage = getattr(error, "format_message", None)
     if usage is not None:
         context = getattr(error, "ctx", None)
-        console.complain(f"{usage()}{f' (see {context.command_path} --help)' if context else ''}")
+        if type(error).__name__ == "NoArgsIsHelpError":
+            console.note(usage())
+        else:
+            console.complain(f"{usage().rstrip('.')}{f' (see {context.command_path} --help)' if context else ''}")
         return console.INVALID
     console.complain(f"internal: {type(error).__name__}: {error} (--debug shows where)")
     return console.FAILED

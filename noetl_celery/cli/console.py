@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
@@ -79,7 +79,7 @@ def show_error(error: NoetlError) -> int:
     return error.exit_code
 
 
-def table(headers: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
+def table(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     """Lines of columns as wide as their content."""
     lines = [headers, *rows]
     widths = [max(len(line[index]) for line in lines) for index in range(len(headers))]

@@ -19,7 +19,10 @@ Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="Playbooks (
 
 
 def register(files: Files) -> None:
-    """Puts playbooks into the catalog: all of them, or none if one is not in order."""
+    """Puts playbooks into the catalog: all of them or none.
+
+    Changed content makes a new version, unchanged content none. Exit code 2 if one is refused.
+    """
     from noetl_celery.client import Noetl
 
     playbooks, problems = _read(files)
@@ -33,7 +36,10 @@ def register(files: Files) -> None:
 
 
 def lint(files: Files) -> None:
-    """Says what is wrong with playbooks and what is worth a look; needs no service. Exit code 2 if one is refused."""
+    """Checks playbooks; needs no service.
+
+    Says what is wrong and what is worth a look, as file:line:column. Exit code 2 if one would be refused.
+    """
     playbooks, problems = _read(files)
     warnings = [warning for playbook in playbooks for warning in playbook.compiled.warnings]
     order = {file: number for number, file in enumerate(files)}

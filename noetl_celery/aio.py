@@ -1,0 +1,130 @@
+"""The asynchronous twin of :mod:`noetl_celery.client`: the same names and arguments, to be awaited.
+
+Each method runs the synchronous one in a thread, so there is one logic only. Waiting pauses in the event loop,
+not in a thread: it can be cancelled at any time, and any number of executions can be waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+
+from noetl_celery.client import Execution, Noetl, Snapshot
+from noetl_celery.settings import Settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+S = TypeVar("S", contravariant=True)
+
+
+class _Wrapper(Protocol):
+    """Anything that has the synchronous object which it speaks for."""
+
+    sync: Any
+
+
+def _awaited(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[Any, P], Awaitable[R]]:
+    """``method`` of the synchronous object, in a thread."""
+
+    @functools.wraps(method)
+    async def call(self: _Wrapper, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(method, self.sync, *args, **kwargs)
+
+    return call
+
+
+async def _stepped(items: Iterator[T] | Generator[T, None, None]) -> AsyncIterator[T]:
+    """A synchronous iterator, each step in a thread."""
+    nothing = object()
+    while (item := await asyncio.to_thread(next, items, nothing)) is not nothing:
+        yield item  # type: ignore[misc]
+
+
+class AsyncExecution:
+    """:class:`~noetl_celery.client.Execution`, to be awaited. ``sync`` is the synchronous one."""
+
+    def __init__(self, sync: Execution) -> None:
+        self.sync = sync
+
+    def __repr__(self) -> str:
+        return f"Async{self.sync!r}"
+
+    @property
+    def id(self) -> int:
+        """Its 64-bit number."""
+        return self.sync.id
+
+    @property
+    def announced(self) -> bool:
+        """False if Redis was away when the workers were last to be told about it."""
+        return self.sync.announced
+
+    row = _awaited(Execution.row)
+    status = _awaited(Execution.status)
+    progress = _awaited(Execution.progress)
+    duration = _awaited(Execution.duration)
+    steps = _awaited(Execution.steps)
+    report = _awaited(Execution.report)
+    cancel = _awaited(Execution.cancel)
+    pause = _awaited(Execution.pause)
+    resume = _awaited(Execution.resume)
+    _outcome = _awaited(Execution.outcome)
+
+    async def wait(self, timeout: float | None = None) -> str:
+        """See :meth:`Execution.wait <noetl_celery.client.Execution.wait>`."""
+        status = ""
+        async for snapshot, pause in _stepped(self.sync.looks(timeout, steps=False)):
+            status = snapshot.status
+            await asyncio.sleep(pause)
+        return status
+
+    async def watch(self, timeout: float | None = None) -> AsyncIterator[Snapshot]:
+        """See :meth:`Execution.watch <noetl_celery.client.Execution.watch>`."""
+        async for snapshot, pause in _stepped(self.sync.looks(timeout)):
+            yield snapshot
+            await asyncio.sleep(pause)
+
+    async def result(self, timeout: float | None = None) -> Any:
+        """See :meth:`Execution.result <noetl_celery.client.Execution.result>`."""
+        await self.wait(timeout)
+        return await self._outcome()
+
+    async def events(self, after: int = 0, *, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
+        """See :meth:`Execution.events <noetl_celery.client.Execution.events>`."""
+        async for found in _stepped(self.sync.event_feed(after, follow=follow)):
+            if isinstance(found, float):
+                await asyncio.sleep(found)
+            else:
+                yield found
+
+
+class AsyncNoetl:
+    """:class:`~noetl_celery.client.Noetl`, to be awaited. ``sync`` is the synchronous one."""
+
+    def __init__(
+        self, settings: Settings | None = None, *, database_url: str | None = None, broker_url: str | None = None
+    ) -> None:
+        self.sync = Noetl(settings, database_url=database_url, broker_url=broker_url)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    close = _awaited(Noetl.close)
+    register = _awaited(Noetl.register)
+    executions = _awaited(Noetl.executions)
+    _submit = _awaited(Noetl.submit)
+    _execution = _awaited(Noetl.execution)
+
+    async def submit(self, path: str, workload: Mapping[str, Any] | None = None) -> AsyncExecution:
+        """See :meth:`Noetl.submit <noetl_celery.client.Noetl.submit>`."""
+        return AsyncExecution(await self._submit(path, workload))
+
+    async def execution(self, execution_id: int | str) -> AsyncExecution:
+        """See :meth:`Noetl.execution <noetl_celery.client.Noetl.execution>`."""
+        return AsyncExecution(await self._execution(execution_id))
