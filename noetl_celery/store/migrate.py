@@ -33,7 +33,7 @@ def upgrade(settings: Settings, revision: str = "head") -> str:
 
 def downgrade(settings: Settings, revision: str) -> str:
     """Takes the schema back to ``revision`` (``base``: nothing is left of it); returns the revision reached."""
-    return _change(settings, lambda config: command.downgrade(config, revision))
+    return _change(settings, lambda config: command.downgrade(config, revision), at_base=_leave_nothing)
 
 
 def current(settings: Settings) -> str | None:
@@ -61,7 +61,9 @@ def check(settings: Settings) -> None:
     raise ServiceError(f"the schema `{SCHEMA}` is at revision {found}, this version needs {needed}", hint=hint)
 
 
-def _change(settings: Settings, run: Callable[[Config], None]) -> str:
+def _change(
+    settings: Settings, run: Callable[[Config], None], at_base: Callable[[sa.Connection], None] | None = None
+) -> str:
     with _connect(settings) as connection:
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
         connection.execute(sa.text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
@@ -71,7 +73,18 @@ def _change(settings: Settings, run: Callable[[Config], None]) -> str:
             run(config)
         except CommandError as error:
             raise InputError(f"{error}", hint="`noetl-celery db current` shows where the database is") from error
-        return _current(connection) or "base"
+        reached = _current(connection)
+        if reached is None and at_base is not None:
+            at_base(connection)
+        return reached or "base"
+
+
+def _leave_nothing(connection: sa.Connection) -> None:
+    """Removes Alembic's own table, and the schema unless somebody else keeps something in it."""
+    connection.execute(sa.text(f"DROP TABLE IF EXISTS {SCHEMA}.alembic_version"))
+    others = sa.text("SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace(:schema))")
+    if not connection.execute(others, {"schema": SCHEMA}).scalar_one():
+        connection.execute(sa.text(f"DROP SCHEMA {SCHEMA} RESTRICT"))
 
 
 @contextmanager
