@@ -123,15 +123,15 @@ def take(
     rows = every(
         connection,
         """
-        UPDATE noetl.row r SET status = 'TAKEN', taken_by = %(run)s, lane = %(lane)s
-        FROM (
+        WITH next AS MATERIALIZED ( -- as a plain subquery it may be run once per row, and its LIMIT means nothing
             SELECT row_index FROM noetl.row
             WHERE frame_id = %(frame)s AND row_index >= %(floor)s AND status = 'READY'
               AND (crashes = 0 OR %(suspects)s)
               AND EXISTS (SELECT FROM noetl.run WHERE run_id = %(run)s)
             ORDER BY row_index LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-        ) next
-        WHERE r.frame_id = %(frame)s AND r.row_index = next.row_index
+        )
+        UPDATE noetl.row r SET status = 'TAKEN', taken_by = %(run)s, lane = %(lane)s
+        FROM next WHERE r.frame_id = %(frame)s AND r.row_index = next.row_index
         RETURNING r.row_index, r.payload, r.position, r.crashes, r.retries
         """,
         frame=frame_id,
@@ -353,11 +353,13 @@ def wake(connection: Connection, *, limit: int) -> list[dict[str, Any]]:
     return every(
         connection,
         """
-        WITH due AS (
-            DELETE FROM noetl.wakeup WHERE (frame_id, row_index) IN (
-                SELECT frame_id, row_index FROM noetl.wakeup WHERE due_at <= clock_timestamp()
-                ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
-            RETURNING frame_id, row_index
+        WITH late AS MATERIALIZED (
+            SELECT frame_id, row_index FROM noetl.wakeup WHERE due_at <= clock_timestamp()
+            ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ), due AS (
+            DELETE FROM noetl.wakeup w USING late
+            WHERE w.frame_id = late.frame_id AND w.row_index = late.row_index
+            RETURNING w.frame_id, w.row_index
         ), woken AS (
             UPDATE noetl.row r SET status = 'READY' FROM due
             WHERE r.frame_id = due.frame_id AND r.row_index = due.row_index AND r.status = 'PARKED'
