@@ -14,7 +14,8 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from noetl_celery.tools.base import Outcome, ToolCall
+from noetl_celery.outcome import Outcome
+from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.http import HttpTool
 from noetl_celery.tools.outcome import run_tool
 
