@@ -29,10 +29,12 @@ FINAL = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 STATUSES = ("PENDING", "RUNNING", "PAUSED", "CANCELLING", "COMPLETED", "FAILED", "CANCELLED")
 
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.05, 0.5
-#: how long PostgreSQL may be away while we wait for an execution that we have seen
+#: how long PostgreSQL may be away once it was reached
 AWAY_SECONDS = 60.0
-#: the same for a single question
+#: the same before that: most likely it is not there at all
 PATIENCE_SECONDS = 2.0
+#: how long Redis may take; a missed announcement costs time only
+BROKER_SECONDS = 3
 EVENT_PAGE = 1000
 #: events that commit late may have an earlier id than ones already seen; so far back we look again
 EVENT_OVERLAP = 10_000
@@ -220,20 +222,22 @@ class Noetl:
     def announce(self, execution_id: int) -> bool:
         """Tells the workers that something waits for this execution. False if Redis is away; never raises for that."""
         if self._publisher is None:
-            from noetl_celery.app import create
-            from noetl_celery.runtime.publish import Publisher
-
-            self._publisher = Publisher(create(self.settings))
+            self._publisher = _publisher(self.settings)
         return self._publisher.orchestrate(execution_id)
 
-    def run(self, work: Callable[[Connection], T], *, patience_seconds: float = PATIENCE_SECONDS) -> T:
-        """Runs ``work``, which must be re-runnable, in a transaction. PostgreSQL's errors become ours here."""
+    def run(self, work: Callable[[Connection], T], *, patience_seconds: float | None = None) -> T:
+        """Runs ``work``, which must be re-runnable, in a transaction. PostgreSQL's errors become ours here.
+
+        A server that was reached before may be away for a minute, one that was not is reported soon.
+        """
         import sqlalchemy as sa
 
         from noetl_celery.store.db import Database
 
         if self._db is None:
             self._db = Database(self.settings, pool_size=2)
+        if patience_seconds is None:
+            patience_seconds = AWAY_SECONDS if self._reached else PATIENCE_SECONDS
         try:
             result = self._db.run(work, patience_seconds=patience_seconds)
         except sa.exc.DBAPIError as error:
@@ -464,6 +468,33 @@ class Execution:
             return status not in FINAL
         self.announced = self._client.announce(self.id)
         return True
+
+
+def _publisher(settings: Settings) -> Publisher:
+    """A publisher on a Celery app of its own.
+
+    It has no result backend (we would subscribe to results that nobody reads), does not become the current app of a
+    program that uses Celery itself, and gives up soon.
+    """
+    from celery import Celery
+
+    from noetl_celery.runtime.publish import Publisher
+    from noetl_celery.store.decisions import CONTROL_QUEUE
+
+    app = Celery("noetl_celery.client", broker=settings.broker_url, set_as_current=False)
+    app.conf.update(
+        task_default_queue=CONTROL_QUEUE,
+        task_ignore_result=True,
+        task_publish_retry=False,
+        broker_connection_timeout=BROKER_SECONDS,
+        broker_transport_options={
+            "socket_connect_timeout": BROKER_SECONDS,
+            "socket_timeout": BROKER_SECONDS,
+            "max_retries": 1,
+            "interval_start": 0.1,
+        },
+    )
+    return Publisher(app)
 
 
 def build_report(row: Mapping[str, Any], steps: list[dict[str, Any]], seconds: float) -> dict[str, Any]:

@@ -104,10 +104,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("noetl_celery").addHandler(logging.NullHandler())
     try:
         code = app(args=arguments, prog_name="noetl-celery", standalone_mode=False)
-        sys.stdout.flush()
+        console.flush()
         return code if isinstance(code, int) else console.OK
-    except BrokenPipeError:
-        # Whoever read our output has gone; Python must not complain about it again at its end.
+    except console.ReaderGone:
+        # Python must not complain about it again at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return console.BROKEN_PIPE
     except BaseException as error:

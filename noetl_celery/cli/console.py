@@ -13,13 +13,13 @@ from noetl_celery.errors import NoetlError, PlaybookInvalid, WaitTimeout
 
 OK, FAILED, INVALID, RUNNING, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 EXIT_CODES = {"COMPLETED": OK, "FAILED": FAILED, "CANCELLED": FAILED}
-_RED, _YELLOW, _GREEN, _DIM = "31", "33", "32", "2"
+RED, YELLOW, GREEN = "31", "33", "32"
 STATUS_COLOURS = {
-    "COMPLETED": _GREEN,
-    "FAILED": _RED,
-    "CANCELLED": _YELLOW,
-    "CANCELLING": _YELLOW,
-    "PAUSED": _YELLOW,
+    "COMPLETED": GREEN,
+    "FAILED": RED,
+    "CANCELLED": YELLOW,
+    "CANCELLING": YELLOW,
+    "PAUSED": YELLOW,
 }
 
 
@@ -39,8 +39,19 @@ def painted_status(status: str, stream: TextIO) -> str:
 
 
 def out(text: str = "") -> None:
-    """A line of a command's result, on stdout."""
-    sys.stdout.write(f"{text}\n")
+    """A line of a command's result, on stdout. Raises :class:`ReaderGone`."""
+    try:
+        sys.stdout.write(f"{text}\n")
+    except BrokenPipeError:
+        raise ReaderGone from None
+
+
+def flush() -> None:
+    """Writes out what stdout still holds. Raises :class:`ReaderGone`."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise ReaderGone from None
 
 
 def out_json(value: Any) -> None:
@@ -58,12 +69,12 @@ def note(text: str) -> None:
 
 def warn(text: str) -> None:
     """Something that works and should still be looked at."""
-    note(f"{paint('warning:', _YELLOW, sys.stderr)} {text}")
+    note(f"{paint('warning:', YELLOW, sys.stderr)} {text}")
 
 
 def complain(text: str) -> None:
     """What went wrong."""
-    note(f"{paint('error:', _RED, sys.stderr)} {text}")
+    note(f"{paint('error:', RED, sys.stderr)} {text}")
 
 
 def show_error(error: NoetlError) -> int:
@@ -100,6 +111,10 @@ def short_json(value: Any, limit: int = 200) -> str:
     """A value as JSON text, cut to about ``limit`` characters."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+class ReaderGone(Exception):
+    """Whoever read our output has closed it (``… | head``): there is nobody to tell anything any more."""
 
 
 class Detached(Exception):

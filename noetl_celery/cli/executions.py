@@ -11,6 +11,7 @@ from noetl_celery.cli.console import (
     EXIT_CODES,
     FAILED,
     detaching,
+    flush,
     note,
     out,
     out_json,
@@ -78,24 +79,22 @@ def cancel(
 
 def events(
     execution_id: Id,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Stay until the execution ends.")] = False,
+    stay: Annotated[bool, typer.Option("--follow", "-f", help="Stay until the execution ends.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
 ) -> None:
     """Shows what happened in an execution, oldest first."""
-    import sys
-
     from noetl_celery.client import Noetl
 
     with Noetl() as client:
         execution = client.execution(execution_id)
         with detaching(execution.id):
-            for event in execution.events(follow=follow):
+            for event in execution.events(follow=stay):
                 if as_json:
-                    out_json(event)
+                    out_json(_with_text_ids(event))
                 else:
                     out(_event_line(event))
-                if follow:
-                    sys.stdout.flush()
+                if stay:
+                    flush()
 
 
 def list_(
@@ -150,8 +149,13 @@ def follow(execution: Execution, timeout: float | None, *, as_json: bool) -> int
 
 
 def _without_workload(row: Mapping[str, Any]) -> dict[str, Any]:
-    shown = {key: value for key, value in row.items() if key not in ("workload", "catalog_id")}
-    return {**shown, "execution_id": str(row["execution_id"])}
+    return _with_text_ids({key: value for key, value in row.items() if key not in ("workload", "catalog_id")})
+
+
+def _with_text_ids(row: Mapping[str, Any]) -> dict[str, Any]:
+    """64-bit ids as text: as numbers they would lose digits in JavaScript, jq and everything else that uses doubles."""
+    wide = ("execution_id", "parent_execution_id", "stage_id", "frame_id")
+    return {key: str(value) if key in wide and value is not None else value for key, value in row.items()}
 
 
 def _took(row: Mapping[str, Any]) -> str:

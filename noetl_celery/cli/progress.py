@@ -7,7 +7,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from noetl_celery.cli.console import coloured, note, out, painted_status, seconds_text, short_json
+from noetl_celery.cli.console import RED, coloured, note, out, paint, painted_status, seconds_text, short_json
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -145,8 +145,11 @@ def _counts(step: dict[str, Any]) -> str:
     parts = []
     if step["kind"] != "single":
         parts.append(f"{step['ok']:,} ok")
-        parts.append(f"{step['failed']:,} failed")
+        failed = f"{step['failed']:,} failed"
+        parts.append(paint(failed, RED, sys.stdout) if step["failed"] else failed)
     if step["visit"] > 1:
         parts.append(f"visit {step['visit']}")
     parts.append(seconds_text(step["seconds"]))
-    return ", ".join(parts)
+    text = ", ".join(parts)
+    first = step["first_failure"]
+    return f"{text}; first failure: {first.get('kind')}: {short_json(first.get('message'))}" if first else text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json
 from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Decision
@@ -35,7 +35,7 @@ def submit(
         execution=execution_id,
         catalog=catalog_id,
         path=path,
-        workload=Jsonb(workload),
+        workload=Json(workload),
     )
     signals.add(connection, execution_id, "start", republish_seconds=republish_seconds)
 
@@ -67,16 +67,16 @@ def save(connection: Connection, state: ExecutionState, decision: Decision) -> N
         """
         UPDATE noetl.execution
         SET status = %(status)s, state = %(state)s, error = %(error)s,
-            ctx = CASE WHEN %(ctx)s::jsonb IS NULL THEN ctx ELSE %(ctx)s::jsonb END,
+            ctx = CASE WHEN %(ctx)s::json IS NULL THEN ctx ELSE %(ctx)s::json END,
             started_at = coalesce(started_at, CASE WHEN %(status)s <> 'PENDING' THEN clock_timestamp() END),
             finished_at = CASE WHEN %(status)s IN ('COMPLETED', 'FAILED', 'CANCELLED') THEN clock_timestamp() END
         WHERE execution_id = %(execution)s
         """,
         execution=state.execution_id,
         status=state.status,
-        state=Jsonb(state.document()),
+        state=Json(state.document()),
         error=json_value(state.error),
-        ctx=Jsonb(state.ctx) if decision.ctx_changed else None,
+        ctx=Json(state.ctx) if decision.ctx_changed else None,
     )
 
 
@@ -146,6 +146,7 @@ def step_summaries(connection: Connection, execution_id: int) -> list[dict[str, 
         SELECT * FROM (
             SELECT DISTINCT ON (step_name) step_name, stage_id, visit, kind, status, error, frames,
                    ok_rows AS ok, failed_rows AS failed, opened_at, closed_at,
+                   CASE WHEN kind = 'cursor' THEN result #> '{failures,0,error}' END AS first_failure,
                    extract(epoch FROM coalesce(closed_at, clock_timestamp()) - opened_at)::float AS seconds
             FROM noetl.stage WHERE execution_id = %(execution)s ORDER BY step_name, stage_id DESC
         ) last ORDER BY stage_id
