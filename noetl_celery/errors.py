@@ -133,7 +133,7 @@ class ErrorInfo:
 
 
 class ToolError(NoetlError):
-    """A task failed. ``info`` becomes ``output.error``; ``extra`` merges into the envelope (``http``, ``pg``, ``py``, ``data``)."""
+    """A task failed. ``info`` becomes ``output.error``; ``extra`` (``http``, ``pg``, ``py``, ``data``) the rest of it."""
 
     code = "tool"
 

@@ -75,10 +75,12 @@ class _Turn:
 
     def take_stage_signal(self, stage: StageState, signal: Signal) -> None:
         data = signal.data
+        if signal.type in ("claim.filled", "claim.empty", "claim.failed"):
+            stage.tickets -= 1
+            stage.claims -= data["budget"]
+            stage.sole = False
         match signal.type:
             case "claim.filled":
-                stage.tickets -= 1
-                stage.claims -= data["budget"]
                 stage.open_frames += data["frames"]
                 stage.frames += data["frames"]
                 stage.slots += data["slots"]
@@ -86,13 +88,9 @@ class _Turn:
                 if stage.stopping:
                     self.decision.stops.append(stage.stage_id)
             case "claim.empty":
-                stage.tickets -= 1
-                stage.claims -= data["budget"]
                 stage.drained |= bool(data["sole"])
                 stage.dry = True
             case "claim.failed":
-                stage.tickets -= 1
-                stage.claims -= data["budget"]
                 self.stop(stage, error=data["error"])
             case "frame.done":
                 self.frame_done(stage, data)

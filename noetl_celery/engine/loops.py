@@ -40,8 +40,9 @@ def loop_settings(loop: LoopPlan, names: Mapping[str, Any]) -> LoopSettings:
 
 
 def due_claims(stage: StageState, new_id: Callable[[], int]) -> list[ClaimSpec]:
-    """The claims to issue now, counted into ``stage``; none while the source is dry, drained or at its bound."""
-    if stage.kind != "cursor" or stage.stopping or stage.drained:
+    """The claims to issue now, counted into ``stage``; none while the source is dry, drained or at its bound, nor
+    while the answer to one is awaited that was to be alone."""
+    if stage.kind != "cursor" or stage.stopping or stage.drained or stage.sole:
         return []
     if stage.idle:
         # Alone, so that its being empty proves the source empty: no row is at work that could add or return some.
@@ -62,6 +63,7 @@ def _issue(stage: StageState, new_id: Callable[[], int], *, sole: bool) -> Claim
     budget = max(1, min(settings.batch, settings.max_in_flight - stage.slots - stage.claims))
     stage.tickets += 1
     stage.claims += budget
+    stage.sole = sole
     stage.claimed += 1
     return ClaimSpec(new_id(), stage.stage_id, stage.claimed - 1, budget, sole, more=settings.max_in_flight > budget)
 

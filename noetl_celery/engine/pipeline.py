@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from noetl_celery.engine.assign import assign
 from noetl_celery.engine.policy import attempts_allowed, choose, retry_delay
 from noetl_celery.errors import ErrorInfo, TemplateError
+from noetl_celery.outcome import Outcome
 from noetl_celery.playbook.plan import Assignments, Rule, StepPlan, TaskPlan
-from noetl_celery.tools.base import Outcome
 
 
 @dataclass(slots=True)

@@ -61,6 +61,9 @@ class StageState:
     #: claim budget issued and not yet answered; open frames and the slots of ``max_in_flight`` that they hold
     claims: int = 0
     tickets: int = 0
+    #: the one ticket that is out was issued when nothing was open: no other goes out before its answer, or its
+    #: being empty would prove nothing
+    sole: bool = False
     open_frames: int = 0
     slots: int = 0
     frames: int = 0

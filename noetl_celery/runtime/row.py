@@ -12,11 +12,12 @@ from typing import Any
 
 from noetl_celery.engine.pipeline import Done, Failed, Pipeline, Position, Run, Wait
 from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.outcome import Outcome
 from noetl_celery.playbook.plan import StepPlan
 from noetl_celery.runtime.names import StageNames
 from noetl_celery.runtime.process import Process
 from noetl_celery.store.frames import RowOutcome, TakenRow
-from noetl_celery.tools.base import Outcome, ToolCall
+from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.outcome import run_tool
 
 log = logging.getLogger("noetl_celery.task")

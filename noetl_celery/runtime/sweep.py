@@ -151,9 +151,7 @@ def _verdict(process: Process, ticket: Mapping[str, Any]) -> str:
     return process.cursors.get(kind).settle(source, credential)
 
 
-def _resolve(
-    process: Process, ticket: Mapping[str, Any], verdict: str, connection: Connection
-) -> list[Dispatch]:
+def _resolve(process: Process, ticket: Mapping[str, Any], verdict: str, connection: Connection) -> list[Dispatch]:
     again = process.settings.republish_seconds
     claim_id, stage_id, execution_id = ticket["claim_id"], ticket["stage_id"], ticket["execution_id"]
     if verdict != "committed":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json
 from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import ClaimSpec, Event
@@ -21,11 +21,11 @@ def issue(connection: Connection, execution_id: int, claims: Sequence[ClaimSpec]
         """
         INSERT INTO noetl.claim (claim_id, stage_id, execution_id, status, frame_index, budget, sole, more)
         SELECT c.claim_id, c.stage_id, %(execution)s, 'OPEN', c.index, c.budget, c.sole, c.more
-        FROM jsonb_to_recordset(%(claims)s)
+        FROM json_to_recordset(%(claims)s)
              AS c(claim_id bigint, stage_id bigint, index int, budget int, sole boolean, more boolean)
         """,
         execution=execution_id,
-        claims=Jsonb(
+        claims=Json(
             [
                 {
                     "claim_id": claim.claim_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json
 from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
@@ -42,7 +42,8 @@ def return_rows(
         )
         UPDATE noetl.frame f
         SET open_rows = f.open_rows - c.failed, failed_rows = f.failed_rows + c.failed,
-            reruns = f.reruns + c.again, attempt = f.attempt + 1, stopping = f.stopping OR (f.fail_fast AND c.failed > 0)
+            reruns = f.reruns + c.again, attempt = f.attempt + 1,
+            stopping = f.stopping OR (f.fail_fast AND c.failed > 0)
         FROM counted c, noetl.stage s
         WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND s.stage_id = f.stage_id
         RETURNING f.frame_id, f.stage_id, f.execution_id, f.open_rows, f.stopping, f.lanes, s.step_name, s.kind,
@@ -51,7 +52,7 @@ def return_rows(
         frame=run["frame_id"],
         run=run["run_id"],
         max=max_crashes,
-        error=Jsonb(error),
+        error=Json(error),
     )
     if frame is None:
         return None

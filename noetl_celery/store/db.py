@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import psycopg
 import sqlalchemy as sa
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json
 from sqlalchemy.engine import Connection, Engine
 
 from noetl_celery.errors import ServiceError
@@ -151,6 +151,6 @@ def every(connection: Connection, sql: str, **values: Any) -> list[dict[str, Any
     return [dict(row) for row in execute(connection, sql, **values).mappings()]
 
 
-def json_value(value: Any) -> Jsonb | None:
+def json_value(value: Any) -> Json | None:
     """A JSON parameter; None becomes SQL NULL."""
-    return None if value is None else Jsonb(value)
+    return None if value is None else Json(value)

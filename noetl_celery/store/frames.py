@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json
 from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
@@ -92,7 +92,7 @@ def create(connection: Connection, frame: NewFrame) -> None:
         )
         INSERT INTO noetl.row (frame_id, row_index, status, payload)
         SELECT %(frame)s, ordinality - 1, 'READY', value
-        FROM jsonb_array_elements(%(payloads)s) WITH ORDINALITY
+        FROM json_array_elements(%(payloads)s) WITH ORDINALITY
         """,
         frame=frame.frame_id,
         stage=frame.stage_id,
@@ -108,7 +108,7 @@ def create(connection: Connection, frame: NewFrame) -> None:
         fail_fast=frame.fail_fast,
         digests=list(frame.digests) if frame.digests is not None else None,
         source=json_value(frame.source),
-        payloads=Jsonb(list(frame.payloads)),
+        payloads=Json(list(frame.payloads)),
     )
 
 
@@ -192,8 +192,8 @@ def finish_rows(
                        AS g(row_index, status, result, error, meta, task_results, ctx, retries)
         ), done AS (
             UPDATE noetl.row r
-            SET status = g.status, taken_by = NULL, position = NULL, result = g.result::jsonb, error = g.error::jsonb,
-                meta = g.meta::jsonb, task_results = g.task_results::jsonb, ctx = g.ctx::jsonb, retries = g.retries,
+            SET status = g.status, taken_by = NULL, position = NULL, result = g.result::json, error = g.error::json,
+                meta = g.meta::json, task_results = g.task_results::json, ctx = g.ctx::json, retries = g.retries,
                 finished_at = clock_timestamp()
             FROM given g
             WHERE r.frame_id = %(frame)s AND r.row_index = g.row_index AND r.status = 'TAKEN' AND r.taken_by = %(run)s
@@ -316,7 +316,7 @@ def park(
         frame=frame_id,
         run=run_id,
         index=index,
-        position=Jsonb(position),
+        position=Json(position),
         retries=retries,
         counts=counts,
         seconds=seconds,
@@ -336,8 +336,8 @@ def release(
         """
         UPDATE noetl.row r
         SET status = 'READY', taken_by = NULL, lane = NULL, retries = g.retries,
-            position = coalesce(g.position::jsonb, r.position)
-        FROM unnest(%(index)s::int[], %(position)s::jsonb[], %(retries)s::int[]) AS g(row_index, position, retries)
+            position = coalesce(g.position::json, r.position)
+        FROM unnest(%(index)s::int[], %(position)s::json[], %(retries)s::int[]) AS g(row_index, position, retries)
         WHERE r.frame_id = %(frame)s AND r.row_index = g.row_index AND r.status = 'TAKEN' AND r.taken_by = %(run)s
         """,
         frame=frame_id,

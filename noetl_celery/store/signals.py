@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json
 from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.state import Signal
@@ -40,7 +40,7 @@ def add(
         """,
         execution=execution_id,
         type=type_,
-        data=Jsonb(data or {}),
+        data=Json(data or {}),
         delay=delay_seconds,
         republish=0.0 if delay_seconds else republish_seconds,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Json
 from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Closing, Opening
@@ -29,7 +29,7 @@ def open_stages(connection: Connection, execution_id: int, openings: Iterable[Op
             step=opening.step,
             visit=opening.visit,
             kind=opening.kind,
-            settings=Jsonb({name: getattr(settings, name) for name in settings.__dataclass_fields__}),
+            settings=Json({name: getattr(settings, name) for name in settings.__dataclass_fields__}),
             args=json_value(opening.args),
             previous=opening.previous,
         )
@@ -49,7 +49,7 @@ def close_stages(connection: Connection, closings: Iterable[Closing]) -> None:
             stage=closing.stage_id,
             status=closing.status,
             # JSON null and "no result" are told apart: a step that returned nothing still has a result.
-            result=Jsonb(closing.result),
+            result=Json(closing.result),
             tasks=json_value(closing.task_results),
             error=json_value(closing.error),
             ok=closing.ok,
@@ -70,10 +70,10 @@ def count(connection: Connection, stages: Iterable[StageState]) -> None:
             connection,
             """
             UPDATE noetl.stage s SET ok_rows = c.ok, failed_rows = c.failed, frames = c.frames
-            FROM jsonb_to_recordset(%(rows)s) AS c(stage_id bigint, ok int, failed int, frames int)
+            FROM json_to_recordset(%(rows)s) AS c(stage_id bigint, ok int, failed int, frames int)
             WHERE s.stage_id = c.stage_id AND (s.ok_rows, s.failed_rows, s.frames) <> (c.ok, c.failed, c.frames)
             """,
-            rows=Jsonb(rows),
+            rows=Json(rows),
         )
 
 

@@ -44,7 +44,13 @@ def _count(name: str, default: int = 0) -> sa.Column[Any]:
 
 
 def _json(name: str, *, nullable: bool = True) -> sa.Column[Any]:
-    return sa.Column(name, JSONB(none_as_null=True), nullable=nullable)
+    """Values that belong to playbooks are ``json``, not ``jsonb``: it keeps the order of keys (columns of a row)."""
+    return sa.Column(name, sa.JSON(none_as_null=True), nullable=nullable)
+
+
+def _searched(name: str) -> sa.Column[Any]:
+    """What people search with operators: ``jsonb``."""
+    return sa.Column(name, JSONB(none_as_null=True))
 
 
 def _big(name: str, *, nullable: bool = False) -> sa.Column[Any]:
@@ -299,9 +305,9 @@ event = sa.Table(
     _big("frame_id", nullable=True),
     _text("status", nullable=True),
     sa.Column("duration", sa.Double),
-    _json("context"),
-    _json("result"),
-    _json("meta"),
+    _searched("context"),
+    _searched("result"),
+    _searched("meta"),
     _now("created_at"),
     sa.Index("event_execution_idx", "execution_id", "event_id"),
     sa.Index("event_frame_idx", "frame_id", postgresql_where=sa.text("frame_id IS NOT NULL")),

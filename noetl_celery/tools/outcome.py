@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from noetl_celery.errors import ErrorInfo, TemplateError, ToolError
+from noetl_celery.outcome import Outcome
 from noetl_celery.template.jsonable import jsonable
-from noetl_celery.tools.base import Outcome, Reply, Tool, ToolCall
+from noetl_celery.tools.base import Reply, Tool, ToolCall
 
 log = logging.getLogger(__name__)
 

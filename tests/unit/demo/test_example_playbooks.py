@@ -6,6 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
+from noetl_celery.cursors.registry import CursorRegistry
+from noetl_celery.playbook import compile_playbook
+from noetl_celery.tools.registry import ToolRegistry
+
 EXAMPLES = ("hello.yaml", "queue_drain.yaml", "patient_flow/patient_flow.yaml")
 
 
@@ -38,16 +42,10 @@ def test_every_example_is_a_playbook_whose_arcs_lead_somewhere(example: Path) ->
 
 
 def test_every_example_compiles(example: Path) -> None:
-    compiler = pytest.importorskip("noetl_celery.playbook.compile")
+    compiled = compile_playbook(example.read_text(), file=str(example), tools=ToolRegistry(), cursors=CursorRegistry())
 
-    plan = compiler.compile_playbook(
-        example.read_text(),
-        file=str(example),
-        tools=("http", "noop", "postgres", "python"),
-        cursors=("postgres",),
-    )
-
-    assert plan.entry == "start"
+    assert compiled.warnings == ()
+    assert compiled.plan.entry == "start"
 
 
 def test_every_example_is_explained(example: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from noetl_celery.tools.base import Outcome, ToolCall
+from noetl_celery.outcome import Outcome
+from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.outcome import run_tool
 from noetl_celery.tools.python import PythonTool
 
