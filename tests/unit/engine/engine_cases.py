@@ -1,0 +1,163 @@
+"""One execution told signal by signal, for tests that look at single decisions."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from engine_playbooks import compiled
+
+from noetl_celery.engine import Decision, ExecutionState, Signal, StageState, decide
+
+TERMINAL = ("step.done", "loop.done", "step.failed")
+
+
+class KnownFacts:
+    """The engine's ``Facts``, from dictionaries by stage."""
+
+    def __init__(self) -> None:
+        self.results: dict[str, Any] = {}
+        self.task_results: dict[str, Mapping[str, Any]] = {}
+        self.singles: dict[int, Mapping[str, Any]] = {}
+        self.collections: dict[int, list[Any]] = {}
+        self.failed: dict[int, list[Mapping[str, Any]]] = {}
+        self.ctx: dict[int, Sequence[Mapping[str, Any]]] = {}
+
+    def single(self, stage: StageState) -> Mapping[str, Any]:
+        return self.singles[stage.stage_id]
+
+    def collection(self, stage: StageState) -> Mapping[str, Any]:
+        results = self.collections.get(stage.stage_id, [])
+        stats = {"ok": stage.ok, "failed": stage.failed}
+        return {"results": results, "data": results, "count": len(results), "stats": stats}
+
+    def failures(self, stage: StageState, limit: int) -> Sequence[Mapping[str, Any]]:
+        return self.failed.get(stage.stage_id, [])[:limit]
+
+    def ctx_writes(self, stage: StageState, frame_id: int) -> Sequence[Mapping[str, Any]]:
+        return self.ctx.get(frame_id, [])
+
+
+def envelope(data: Any = None, error: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What the store says of a single stage's row."""
+    values = dict.fromkeys(("data", "result", "response"), data)
+    parts: dict[str, Any] = {"http": {}, "pg": {}, "py": {}, "meta": {}}
+    return {"status": "error" if error else "ok", **values, "error": dict(error or {}), **parts, "task_results": None}
+
+
+class Told:
+    """An execution of a workflow. Each method tells one thing and returns what was decided; it goes through JSON."""
+
+    def __init__(self, workflow: Sequence[Mapping[str, Any]] | str, *, start: bool = True, **root: Any) -> None:
+        self.plan = compiled(workflow, **root)
+        self.state = ExecutionState(1, workload=self.plan.workload)
+        self.facts = KnownFacts()
+        self.new_id = itertools.count(100).__next__
+        self.decisions: list[Decision] = []
+        if start:
+            self.tell("start")
+
+    def tell(self, type_: Any, **data: Any) -> Decision:
+        return self.tell_all(Signal(type_, data))
+
+    def tell_all(self, *signals: Signal) -> Decision:
+        document, ctx = json.loads(json.dumps(self.state.document())), json.loads(json.dumps(self.state.ctx))
+        state = ExecutionState(1, self.state.status, self.plan.workload, ctx, self.state.error)
+        state.restore(document)
+        decision = decide(self.plan, state, signals, self.facts, self.new_id)
+        for closing in decision.closings:
+            if closing.status != "CANCELLED":
+                self.facts.results[closing.step] = closing.result
+        self.state = state
+        self.decisions.append(decision)
+        return decision
+
+    # -- what workers tell -------------------------------------------------------------------------------------------
+
+    def stage(self, step: str) -> StageState:
+        """The open stage of a step."""
+        (found,) = [stage for stage in self.state.stages.values() if stage.step == step]
+        return found
+
+    def row(self, step: str, data: Any = None, *, error: Mapping[str, Any] | None = None) -> Decision:
+        """The row of a plain step has ended."""
+        stage = self.stage(step)
+        self.facts.singles[stage.stage_id] = envelope(data, error)
+        return self.frame(step, failed=int(error is not None), ok=int(error is None))
+
+    def frame(
+        self, step: str, *, ok: int = 1, failed: int = 0, slots: int = 1, frame: int = 1, **more: Any
+    ) -> Decision:
+        """A frame of a loop has ended."""
+        stage = self.stage(step).stage_id
+        return self.tell("frame.done", stage=stage, frame=frame, slots=slots, ok=ok, failed=failed, **more)
+
+    def filled(self, step: str, *, budget: int = 1, frames: int = 1, slots: int = 1, dry: bool = False) -> Decision:
+        data = {"stage": self.stage(step).stage_id, "claim": 0, "budget": budget}
+        return self.tell("claim.filled", **data, frames=frames, slots=slots, dry=dry)
+
+    def empty(self, step: str, *, sole: bool, budget: int = 1) -> Decision:
+        return self.tell("claim.empty", stage=self.stage(step).stage_id, claim=0, budget=budget, sole=sole)
+
+    def claim_failed(self, step: str, message: str = "syntax error", budget: int = 1) -> Decision:
+        error = {"kind": "sql", "message": message}
+        return self.tell("claim.failed", stage=self.stage(step).stage_id, claim=0, budget=budget, error=error)
+
+    # -- what came of it ---------------------------------------------------------------------------------------------
+
+    @property
+    def last(self) -> Decision:
+        return self.decisions[-1]
+
+    @property
+    def open(self) -> list[str]:
+        """The steps that run."""
+        return [stage.step for stage in self.state.stages.values()]
+
+    @property
+    def visits(self) -> list[str]:
+        """Every step that was entered, in order."""
+        return [opening.step for decision in self.decisions for opening in decision.openings]
+
+    @property
+    def terminal(self) -> list[str]:
+        """Terminal events so far, as ``step:event``."""
+        events = [event for decision in self.decisions for event in decision.events]
+        return [f"{event.node}:{event.type}" for event in events if event.type in TERMINAL]
+
+    def result(self, step: str) -> Any:
+        return self.facts.results[step]
+
+
+def noop(step: str, to: Any = None, **more: Any) -> dict[str, Any]:
+    """A plain step; ``to``: names, or whole arcs."""
+    return {"step": step, "tool": {"kind": "noop"}, **_next(to), **more}
+
+
+def router(step: str, to: Any = None, **more: Any) -> dict[str, Any]:
+    return {"step": step, **_next(to), **more}
+
+
+def cursor(step: str, to: Any = None, *, flight: int | None = None, **more: Any) -> dict[str, Any]:
+    """A cursor loop with frames; ``flight``: its ``max_in_flight``."""
+    spec: dict[str, Any] = {"frame": {"max_rows": 5, "row_concurrency": 2}}
+    if flight is not None:
+        spec["max_in_flight"] = flight
+    loop = {"cursor": {"kind": "queue", "claim": "take"}, "iterator": "row", "spec": spec}
+    return {"step": step, "tool": {"kind": "noop"}, "loop": loop, **_next(to), **more}
+
+
+def collection(step: str, items: Any, to: Any = None, *, spec: Any = None, **more: Any) -> dict[str, Any]:
+    loop = {"in": items, "iterator": "item", "spec": spec or {}}
+    return {"step": step, "tool": {"kind": "noop"}, "loop": loop, **_next(to), **more}
+
+
+def _next(to: Any) -> dict[str, Any]:
+    if to is None:
+        return {"next": {"arcs": []}}
+    if isinstance(to, dict):
+        return {"next": to}
+    arcs = [{"step": arc} if isinstance(arc, str) else arc for arc in ([to] if isinstance(to, str) else to)]
+    return {"next": {"spec": {"mode": "inclusive" if len(arcs) > 1 else "exclusive"}, "arcs": arcs}}
