@@ -46,12 +46,13 @@ def run_claim(process: Process, publisher: Publisher, claim_id: int) -> None:
     In our own database claim, frame and answer are one transaction. Elsewhere the rows are recorded as a tentative
     frame before the source commits; the sweep settles what a crash leaves between the two.
     """
+    run_id = new_id()
     try:
         answer = process.db.run(lambda connection: _claim_here(process, connection, claim_id))
         if answer is None:
-            answer = _claim_elsewhere(process, claim_id)
+            answer = _claim_elsewhere(process, claim_id, run_id)
     except (ToolError, TemplateError) as error:
-        answer = _failed(process, claim_id, error)
+        answer = _failed(process, claim_id, run_id, error)
     except LeaseLost as lost:
         log.info("%s", lost)
         return
@@ -86,8 +87,7 @@ def _claim_here(process: Process, connection: Connection, claim_id: int) -> _Ans
     return _answer(process, connection, ticket, stage, claimed, made, run_id=None)
 
 
-def _claim_elsewhere(process: Process, claim_id: int) -> _Answer | None:
-    run_id = new_id()
+def _claim_elsewhere(process: Process, claim_id: int, run_id: int) -> _Answer | None:
     begun = process.db.run(lambda connection: _take(process, connection, claim_id, run_id))
     if begun is None:
         return None
@@ -303,13 +303,16 @@ def _answer(
     return _Answer(dispatches, bool(ticket["more"]))
 
 
-def _failed(process: Process, claim_id: int, error: ToolError | TemplateError) -> _Answer | None:
-    """A passing error opens the ticket again, later and later; any other fails it, and with it the stage."""
+def _failed(process: Process, claim_id: int, mine: int, error: ToolError | TemplateError) -> _Answer | None:
+    """A passing error opens the ticket again, later and later; any other fails it, and with it the stage.
+
+    A run that has lost its ticket to another one fails silently: the ticket, and its tentative frame, are not its own.
+    """
     info = error.info if isinstance(error, ToolError) else ErrorInfo("template", str(error))
 
     def write(connection: Connection) -> _Answer | None:
         ticket = claims.failing(connection, claim_id)
-        if ticket is None:
+        if ticket is None or ticket["taken_by"] not in (None, mine):
             return None
         run_id = ticket["taken_by"]
         if info.retryable and ticket["attempts"] + 1 < ATTEMPTS:

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
-from noetl_celery.errors import NoetlError, ToolError
+from noetl_celery.errors import LeaseLost, NoetlError, ToolError
 from noetl_celery.playbook.plan import Plan
 from noetl_celery.runtime.names import load_stage
 from noetl_celery.runtime.process import Process, stop_announced
@@ -134,7 +134,10 @@ def _settle(process: Process, publisher: Publisher) -> None:
                 "playbook's own re-claim",
                 ticket["claim_id"],
             )
-        dispatches = process.db.run(partial(_resolve, process, ticket, verdict))
+        try:
+            dispatches = process.db.run(partial(_resolve, process, ticket, verdict))
+        except LeaseLost:
+            continue  # another sweep, or the run itself, was quicker
         publisher.dispatch(dispatches)
         publisher.orchestrate(ticket["execution_id"])
 
@@ -155,9 +158,10 @@ def _resolve(process: Process, ticket: Mapping[str, Any], verdict: str, connecti
     again = process.settings.republish_seconds
     claim_id, stage_id, execution_id = ticket["claim_id"], ticket["stage_id"], ticket["execution_id"]
     if verdict != "committed":
-        claims.forget(connection, claim_id)
+        # First the guard: what a later run has recorded for this ticket is not ours to forget.
         if claims.reopen(connection, claim_id, run_id=ticket["taken_by"], failed=False) is None:
             return []
+        claims.forget(connection, claim_id)
         if verdict == "unknown":
             event = Event("claim.unknown", "ABANDONED", None, stage_id, result={"claim": claim_id})
             events.append(connection, execution_id, [event])

@@ -200,8 +200,13 @@ def seen_before(connection: Connection, stage_id: int, digests: Sequence[int]) -
         SELECT EXISTS (SELECT FROM noetl.frame WHERE stage_id = %(stage)s AND status IN ('RUNNING', 'TENTATIVE')
                        AND digests && %(digests)s::bigint[]) AS open,
                (SELECT count(*) = 2 AND bool_and(digests = %(digests)s::bigint[])
-                FROM (SELECT digests FROM noetl.frame WHERE stage_id = %(stage)s
-                      ORDER BY frame_id DESC LIMIT 2) AS last) AS again
+                FROM (-- the frames that one claim was cut into are one answer
+                      SELECT array_agg(d.digest ORDER BY f.frame_id, d.place) AS digests
+                      FROM noetl.frame f, unnest(f.digests) WITH ORDINALITY AS d(digest, place)
+                      WHERE f.stage_id = %(stage)s AND f.frame_index IN (
+                          SELECT DISTINCT frame_index FROM noetl.frame WHERE stage_id = %(stage)s
+                          ORDER BY frame_index DESC LIMIT 2)
+                      GROUP BY f.frame_index) AS last) AS again
         """,
         stage=stage_id,
         digests=list(digests),

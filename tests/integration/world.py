@@ -142,7 +142,7 @@ class World:
             return work(connection, *args, **kwargs)
 
     def register(self, playbook: str) -> tuple[int, str]:
-        plan = compile_playbook(playbook, tools=self.process.tools, cursors=self.process.cursors).plan
+        plan = compile_playbook(playbook, file="case.yaml", tools=self.process.tools, cursors=self.process.cursors).plan
         found = self.do(catalog.register, plan.path, playbook, str(hash(playbook)), None)
         return found[0], plan.path
 

@@ -137,7 +137,7 @@ def test_orphans_are_tickets_whose_run_is_gone_and_nobody_looks_at(world: World)
 
 def test_seen_before(world: World) -> None:
     def frame(frame_id: int, digests: list[int], status: str = "COMPLETED") -> None:
-        world.do(create_frame, NewFrame(frame_id, STAGE, EXECUTION, 0, [], 1, 1, digests=digests))
+        world.do(create_frame, NewFrame(frame_id, STAGE, EXECUTION, frame_id, [], 1, 1, digests=digests))
         world.q("UPDATE noetl.frame SET status = %s WHERE frame_id = %s", status, frame_id)
 
     def seen(*digests: int) -> Any:

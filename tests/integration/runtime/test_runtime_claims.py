@@ -1,0 +1,512 @@
+"""Claims: in our own database in one transaction, elsewhere with a tentative frame that a crash leaves to the sweep."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+from cases import CLAIM, cursor, fill, states
+from services import Server, credential_of
+from world import World, in_thread
+
+from noetl_celery import faults
+from noetl_celery.cursors.postgres import PostgresCursor
+from noetl_celery.errors import ErrorInfo, LeaseLost, ToolError
+from noetl_celery.ids import new_id
+from noetl_celery.runtime import claim as claim_module
+from noetl_celery.runtime.sweep import _resolve
+from noetl_celery.store import claims, signals
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def here(world: World, database: str) -> World:
+    """The source is our own database, with our own role."""
+    world.credential("src", credential_of(database))
+    fill(database, 7)
+    return world
+
+
+@pytest.fixture
+def source(world: World, empty_database: str) -> str:
+    """The source is another database."""
+    world.credential("src", credential_of(empty_database))
+    fill(empty_database, 7)
+    return empty_database
+
+
+Arm = Callable[[str], None]
+
+
+@pytest.fixture
+def crash_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Arm]:
+    """Arms a fault point with ``error``: what runs there ends as if its process had died, but for open sockets."""
+
+    def arm(point: str) -> None:
+        faults._visits.clear()
+        monkeypatch.setattr(faults, "_armed", {point: ("error", 1)})
+
+    yield arm
+    faults._visits.clear()
+
+
+def ticket(world: World) -> dict[str, Any]:
+    return world.q("SELECT * FROM noetl.claim ORDER BY claim_id DESC LIMIT 1")[0]
+
+
+def claim_ids(world: World) -> list[int]:
+    return [int(number) for number in world.column("SELECT claim_id FROM noetl.claim ORDER BY claim_id")]
+
+
+def frames_of(world: World) -> list[dict[str, Any]]:
+    return world.q("SELECT status, rows, source, slots, weight FROM noetl.frame ORDER BY frame_id")
+
+
+def seen(world: World) -> list[int]:
+    return sorted(call["item"]["id"] for call in world.probe.calls)
+
+
+# the ordinary way
+
+
+@pytest.mark.parametrize("place", ["here", "source"])
+def test_a_source_is_drained_and_each_row_worked_once(place: str, request: pytest.FixtureRequest, world: World) -> None:
+    request.getfixturevalue(place)
+    url = world.settings.libpq_url if place == "here" else request.getfixturevalue("empty_database")
+    execution = world.begin(cursor(spec="max_in_flight: 2"))
+    assert world.run(execution) == "COMPLETED"
+    assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
+    assert states(url) == {"claimed": 7}
+    result = world.steps(execution)["start"]["result"]
+    assert (result["processed"], result["ok"], result["frames"]) == (7, 7, 3)
+    for table in ("run", "outbox", "signal"):
+        assert world.q(f"SELECT * FROM noetl.{table}") == []
+
+
+def test_own_database_is_one_transaction(here: World, crash_at: Arm) -> None:
+    here.begin(cursor())
+    (claim,) = here.publisher.claims()
+    before = here.everything()
+    crash_at("claim.claimed")
+    with pytest.raises(faults.FaultInjected):
+        here.claim(claim)
+    assert here.everything() == before
+    assert states(here.settings.libpq_url) == {"open": 7}
+    here.claim(claim)
+    assert [(frame["status"], frame["source"]) for frame in frames_of(here)] == [("RUNNING", None)]
+    before = here.everything()
+    here.claim(claim)
+    here.claim(12345)
+    assert here.everything() == before
+
+
+@pytest.mark.parametrize("place", ["here", "source"])
+def test_two_deliveries_at_once_answer_a_ticket_once(place: str, request: pytest.FixtureRequest, world: World) -> None:
+    request.getfixturevalue(place)
+    world.begin(cursor())
+    (claim,) = world.publisher.claims()
+    other = world.another_process()
+    gate = threading.Barrier(2)
+
+    def deliver(process: Any) -> None:
+        gate.wait(5)
+        world.claim(claim, process)
+
+    with in_thread(deliver, other):
+        deliver(world.process)
+    other.db.close()
+    assert [frame["rows"] for frame in frames_of(world)] == [3]
+    assert ticket(world)["status"] == "FILLED"
+    assert world.value("SELECT count(*) FROM noetl.run") == 0
+
+
+def test_an_empty_claim_leaves_no_frame_and_says_so(world: World, database: str) -> None:
+    world.credential("src", credential_of(database))
+    fill(database, 0)
+    execution = world.begin(cursor())
+    world.claim(world.publisher.claims()[0])
+    assert frames_of(world) == []
+    assert ticket(world)["status"] == "EMPTY"
+    assert world.column("SELECT data -> 'sole' FROM noetl.signal") == [True]
+    assert world.run(execution) == "COMPLETED"
+
+
+# crashes in front of and behind the source's commit
+
+
+def test_a_crash_before_the_sources_commit_reopens_the_ticket(world: World, source: str, crash_at: Arm) -> None:
+    execution = world.begin(cursor())
+    crash_at("claim.recorded")
+    with pytest.raises(faults.FaultInjected):
+        world.claim(world.publisher.claims()[0])
+    assert [frame["status"] for frame in frames_of(world)] == ["TENTATIVE"]
+    assert states(source) == {"open": 7}
+    world.sweep()
+    assert frames_of(world) == []
+    assert world.column("SELECT count(*) FROM noetl.row") == [0]
+    assert (ticket(world)["status"], ticket(world)["attempts"]) == ("OPEN", 0)
+    assert world.settle(execution) == "COMPLETED"
+    assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_crash_after_the_sources_commit_is_confirmed_by_the_sweep(world: World, source: str, crash_at: Arm) -> None:
+    execution = world.begin(cursor())
+    crash_at("claim.source_committed")
+    with pytest.raises(faults.FaultInjected):
+        world.claim(world.publisher.claims()[0])
+    assert states(source) == {"open": 4, "claimed": 3}
+    assert ticket(world)["status"] == "TAKEN"
+    world.sweep()
+    assert [frame["status"] for frame in frames_of(world)] == ["RUNNING"]
+    assert ticket(world)["status"] == "FILLED"
+    assert "frame.claimed" in world.events(execution)
+    before = world.everything()
+    world.sweep()
+    assert world.everything() == before
+    assert world.settle(execution) == "COMPLETED"
+    assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_an_open_source_transaction_is_waited_for(world: World, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    execution = world.begin(cursor())
+    recorded, go_on = threading.Event(), threading.Event()
+
+    def pause(point: str) -> None:
+        if point == "claim.recorded":
+            recorded.set()
+            assert go_on.wait(20)
+
+    monkeypatch.setattr(claim_module.faults, "reached", pause)
+    with in_thread(world.claim, world.publisher.claims()[0]):
+        assert recorded.wait(20)
+        world.q("DELETE FROM noetl.run")  # its lease is over, but it only stands still
+        world.sweep()
+        assert ticket(world)["status"] == "TAKEN"
+        assert [frame["status"] for frame in frames_of(world)] == ["TENTATIVE"]
+        go_on.set()
+    assert ticket(world)["status"] == "FILLED"
+    monkeypatch.undo()
+    assert world.settle(execution) == "COMPLETED"
+    assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_claim_resumed_after_its_ticket_was_given_to_another_undoes_itself(
+    world: World, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stood still before it recorded anything: the source's rows go back, the other one's frame is untouched."""
+    execution = world.begin(cursor())
+    (claim,) = world.publisher.claims()
+    real = PostgresCursor.claim
+    other = world.another_process()
+
+    def interrupted(self: PostgresCursor, request: Any, record: Any) -> Any:
+        monkeypatch.setattr(PostgresCursor, "claim", real)
+
+        def late(rows: Any, source: Any) -> None:
+            world.q("DELETE FROM noetl.run")
+            world.sweep(other)
+            world.claim(claim, other)
+            record(rows, source)
+
+        return real(self, request, late)
+
+    monkeypatch.setattr(PostgresCursor, "claim", interrupted)
+    world.claim(claim)
+    other.close()
+    assert [frame["rows"] for frame in frames_of(world)] == [3]
+    assert states(source) == {"open": 4, "claimed": 3}
+    assert world.settle(execution) == "COMPLETED"
+    assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_source_that_does_not_know_its_transaction_any_more(world: World, source: str, crash_at: Arm) -> None:
+    execution = world.begin(cursor())
+    crash_at("claim.source_committed")
+    with pytest.raises(faults.FaultInjected):
+        world.claim(world.publisher.claims()[0])
+    world.q("UPDATE noetl.frame SET source = jsonb_set(source::jsonb, '{system}', '\"another\"')::json")
+    world.sweep()
+    assert "claim.unknown" in world.events(execution)
+    assert ticket(world)["status"] == "OPEN"
+    assert frames_of(world) == []
+    assert world.settle(execution) == "COMPLETED"
+    assert seen(world) == [4, 5, 6, 7], "the others come back with the playbook's own re-claim"
+
+
+def test_a_transaction_id_from_the_future_is_unknown(source: str) -> None:
+    with psycopg.connect(source) as connection:
+        place = connection.execute(
+            "SELECT current_database()::text, system_identifier::text FROM pg_control_system()"
+        ).fetchone()
+    assert place is not None
+    recorded = {"database": place[0], "system": place[1], "xid": str(2**50)}
+    assert PostgresCursor().settle(recorded, credential_of(source)) == "unknown"
+
+
+def test_a_source_that_cannot_be_asked_is_asked_again(
+    world: World, source: str, crash_at: Arm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execution = world.begin(cursor())
+    crash_at("claim.source_committed")
+    with pytest.raises(faults.FaultInjected):
+        world.claim(world.publisher.claims()[0])
+
+    def away(*_: Any) -> Any:
+        raise ToolError(ErrorInfo("connection", "the source is away", retryable=True))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PostgresCursor, "settle", away)
+        world.sweep()
+        assert ticket(world)["status"] == "TAKEN"
+    assert world.settle(execution) == "COMPLETED"
+    assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
+
+
+# sweeps and late runs against each other
+
+
+def orphan(world: World, crash_at: Arm, point: str = "claim.recorded") -> dict[str, Any]:
+    """A ticket whose run died; as a sweep reads it."""
+    world.begin(cursor())
+    crash_at(point)
+    with pytest.raises(faults.FaultInjected):
+        world.claim(world.publisher.claims()[0])
+    world.q("DELETE FROM noetl.run")
+    (found,) = world.do(claims.orphaned, limit=5)
+    return dict(found)
+
+
+@pytest.mark.parametrize("verdict", ["aborted", "unknown", "committed"])
+def test_a_sweep_that_comes_too_late_leaves_the_next_runs_frame_alone(
+    world: World, source: str, crash_at: Arm, verdict: str
+) -> None:
+    found = orphan(world, crash_at)
+    world.sweep()
+    crash_at("claim.recorded")
+    with pytest.raises(faults.FaultInjected):
+        world.claim(found["claim_id"])
+    before = world.everything()
+    with contextlib.suppress(LeaseLost):
+        assert world.process.db.run(partial(_resolve, world.process, found, verdict)) == []
+    assert world.everything() == before
+
+
+def test_a_sweep_goes_on_after_one_that_was_quicker(
+    world: World, source: str, crash_at: Arm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = orphan(world, crash_at, "claim.source_committed")
+    monkeypatch.setattr(claims, "orphaned", lambda connection, limit: [found])
+    world.sweep()
+    before = world.everything()
+    world.sweep()
+    assert world.everything() == before
+
+
+@pytest.mark.parametrize("retryable", [True, False])
+def test_the_late_failure_of_a_lost_run_is_not_the_next_ones(
+    world: World, source: str, monkeypatch: pytest.MonkeyPatch, retryable: bool
+) -> None:
+    world.begin(cursor())
+    (claim,) = world.publisher.claims()
+
+    def lose(*_: Any) -> Any:
+        world.q("DELETE FROM noetl.run")
+        world.q("UPDATE noetl.claim SET taken_by = 4711")
+        world.q(
+            "INSERT INTO noetl.run (run_id, worker_id, execution_id, claim_id, lease_seconds, lease_until, "
+            "heartbeat_seconds) VALUES (4711, 1, 1, %s, 1, now(), 1)",
+            claim,
+        )
+        raise ToolError(ErrorInfo("timeout", "canceling statement", retryable=retryable))
+
+    monkeypatch.setattr(PostgresCursor, "claim", lose)
+    world.claim(claim)
+    assert (ticket(world)["status"], ticket(world)["taken_by"]) == ("TAKEN", 4711)
+    assert world.column("SELECT run_id FROM noetl.run") == [4711]
+
+
+# other roles
+
+
+def test_a_role_without_any_privilege_can_claim_elsewhere(
+    world: World, postgres: Server, database: str, crash_at: Arm
+) -> None:
+    """Same database, another role: a transaction of its own, and the role may ask what became of it."""
+    fill(database, 7)
+    role = f"claimer_{new_id()}"
+    world.q(f"CREATE ROLE {role} LOGIN PASSWORD 'x' NOSUPERUSER")
+    try:
+        world.q(f"GRANT SELECT, UPDATE ON public.work TO {role}")
+        world.credential("src", credential_of(database, db_user=role, db_password="x"))
+        execution = world.begin(cursor())
+        crash_at("claim.source_committed")
+        with pytest.raises(faults.FaultInjected):
+            world.claim(world.publisher.claims()[0])
+        assert world.settle(execution) == "COMPLETED"
+        assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
+    finally:
+        world.process.tools.close()
+        world.q(f"DROP OWNED BY {role}")
+        world.q(f"DROP ROLE {role}")
+
+
+# errors
+
+
+def test_a_syntax_error_fails_the_stage_and_shows_the_line(here: World) -> None:
+    execution = here.begin(cursor("SELECT id\nFROM public.work\nWHERE stat = 'open'"))
+    assert here.run(execution) == "FAILED"
+    error = here.value("SELECT error FROM noetl.execution")
+    assert error["step"] == "start"
+    assert "claim:" in error["message"]
+    assert "stat" in error["message"]
+    assert "line 3" in error["message"]
+    assert "WHERE stat = 'open'" in error["message"]
+    assert ticket(here)["status"] == "FAILED"
+
+
+@pytest.mark.parametrize("place", ["here", "source"])
+def test_a_passing_error_opens_the_ticket_again_later_and_later(
+    place: str, request: pytest.FixtureRequest, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request.getfixturevalue(place)
+    execution = world.begin(cursor())
+    (claim,) = world.publisher.claims()
+
+    def fail(*_: Any) -> Any:
+        raise ToolError(ErrorInfo("deadlock", "deadlock detected", code="40P01", retryable=True))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PostgresCursor, "claim", fail)
+        for attempt in range(1, 4):
+            world.claim(claim)
+            assert (ticket(world)["status"], ticket(world)["attempts"]) == ("OPEN", attempt)
+            wait = world.value("SELECT extract(epoch FROM publish_at - clock_timestamp())::float FROM noetl.outbox")
+            expected = 0.5 * 2 ** (attempt - 1)
+            assert expected - 0.45 < wait <= expected
+            assert world.value("SELECT count(*) FROM noetl.run") == 0
+    assert world.settle(execution) == "COMPLETED"
+
+
+def test_a_passing_error_does_not_pass_for_ever(here: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    execution = here.begin(cursor())
+    (claim,) = here.publisher.claims()
+
+    def fail(*_: Any) -> Any:
+        raise ToolError(ErrorInfo("connection", "no route to host", retryable=True))
+
+    monkeypatch.setattr(PostgresCursor, "claim", fail)
+    for _ in range(claim_module.ATTEMPTS):
+        here.claim(claim)
+    assert ticket(here)["status"] == "FAILED"
+    assert here.run(execution) == "FAILED"
+    assert "no route to host" in here.value("SELECT error FROM noetl.execution")["message"]
+
+
+def test_an_error_at_the_sources_commit_is_left_to_the_sweep(
+    world: World, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply of the source's COMMIT is lost: nobody may claim again before the source was asked."""
+    execution = world.begin(cursor())
+    (claim,) = world.publisher.claims()
+    real = PostgresCursor.claim
+
+    def lost(self: PostgresCursor, request: Any, record: Any) -> Any:
+        real(self, request, record)
+        raise ToolError(ErrorInfo("connection", "server closed the connection unexpectedly", retryable=True))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PostgresCursor, "claim", lost)
+        world.claim(claim)
+    assert ticket(world)["status"] == "TAKEN"
+    assert states(source) == {"open": 4, "claimed": 3}
+    assert world.settle(execution) == "COMPLETED"
+    assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("max_bytes", ["", ", max_bytes: 10"])
+def test_a_claim_that_changes_nothing_ends(here: World, max_bytes: str) -> None:
+    execution = here.begin(cursor("SELECT id FROM public.work ORDER BY id LIMIT 3", frame=f"max_rows: 3{max_bytes}"))
+    assert here.run(execution, messages=200) == "FAILED"
+    error = here.value("SELECT error FROM noetl.execution")
+    assert error["kind"] == "endless_claim"
+    assert "three claims in a row" in error["message"]
+    assert len(here.probe.calls) == 6
+
+
+def test_a_row_of_an_open_frame_is_noticed_at_once(here: World) -> None:
+    here.begin(cursor("SELECT id FROM public.work ORDER BY id LIMIT 3", spec="max_in_flight: 2"))
+    first, second = here.publisher.claims() if len(here.publisher.claims()) == 2 else (claim_ids(here)[0], None)
+    here.claim(first)
+    if second is None:
+        here.orchestrate(here.value("SELECT execution_id FROM noetl.execution"))
+        second = claim_ids(here)[-1]
+    here.claim(second)
+    assert ticket(here)["status"] == "FAILED"
+    error = here.value("SELECT data -> 'error' FROM noetl.signal WHERE type = 'claim.failed'")
+    assert error["kind"] == "endless_claim"
+    assert "another open frame" in error["message"]
+
+
+def test_claimed_text_of_any_kind_reaches_its_row(here: World) -> None:
+    """A ``json`` column keeps NUL characters and half surrogate pairs; such a row hangs nothing."""
+    here.q(r"""UPDATE public.work SET note = '"a\u0000b"' WHERE id = 2""")
+    here.q(r"""UPDATE public.work SET note = '"a\ud800b"' WHERE id = 3""")
+    execution = here.begin(cursor())
+    assert here.run(execution) == "COMPLETED"
+    notes = {call["item"]["id"]: call["item"]["note"] for call in here.probe.calls}
+    assert (notes[2], notes[3]) == ("a\0b", "a\ud800b")
+
+
+# forms of frames
+
+
+def test_max_bytes_cuts_a_claim_into_frames_that_hold_its_slot_together(here: World) -> None:
+    execution = here.begin(cursor(frame="max_rows: 7, max_bytes: 50"))
+    here.claim(here.publisher.claims()[0])
+    made = frames_of(here)
+    assert [frame["slots"] for frame in made] == [1] + [0] * (len(made) - 1)
+    assert sum(frame["rows"] for frame in made) == 7
+    assert len(made) > 2
+    assert here.run(execution) == "COMPLETED"
+    assert seen(here) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_the_whole_frame_as_one_row(here: World) -> None:
+    execution = here.begin(cursor(frame="max_rows: 3, process: frame"))
+    here.claim(here.publisher.claims()[0])
+    assert [(frame["rows"], frame["weight"]) for frame in frames_of(here)] == [(1, 3)]
+    assert here.run(execution) == "COMPLETED"
+    assert [len(call["item"]) for call in here.probe.calls] == [3, 3, 1]
+    result = here.steps(execution)["start"]["result"]
+    assert (result["processed"], result["ok"], result["frames"]) == (7, 7, 3)
+
+
+def test_the_oldest_form_claims_one_row_at_a_time_up_to_its_budget(here: World) -> None:
+    """``LIMIT 1`` with a large ``max_in_flight`` and no frame: few tickets, few frames, never too many in flight."""
+    claim = CLAIM.replace("{{ __frame_max_rows }}", "1")
+    execution = here.begin(cursor(claim, frame=None, spec="max_in_flight: 4"))
+    assert here.run(execution) == "COMPLETED"
+    assert seen(here) == [1, 2, 3, 4, 5, 6, 7]
+    assert here.probe.most <= 4
+    assert all(frame["rows"] <= 2 for frame in frames_of(here))
+
+
+def test_a_stage_that_stops_while_its_claim_runs_starts_no_row(world: World, source: str, crash_at: Arm) -> None:
+    execution = world.begin(cursor())
+    crash_at("claim.source_committed")
+    with pytest.raises(faults.FaultInjected):
+        world.claim(world.publisher.claims()[0])
+    world.do(signals.add, execution, "cancel", republish_seconds=30.0)
+    world.orchestrate(execution)
+    world.sweep()
+    world.orchestrate(execution)  # of the frame that the sweep has confirmed
+    assert world.settle(execution) == "CANCELLED"
+    assert world.probe.calls == []
+    assert world.q("SELECT * FROM noetl.outbox") == []
