@@ -14,7 +14,7 @@ from noetl_celery import AsyncExecution, AsyncNoetl, Execution, InputError, Noet
 from noetl_celery import client as module
 from noetl_celery.client import build_report, checked_workload, deep_merged, read_playbook
 from noetl_celery.errors import WaitTimeout
-from noetl_celery.settings import Settings
+from noetl_celery.settings import load
 
 NOWHERE = "postgresql://nobody:secret@127.0.0.1:1/x"
 PLAYBOOK = """\
@@ -95,7 +95,7 @@ def test_settings_are_read_and_may_be_overridden(monkeypatch: pytest.MonkeyPatch
     client = Noetl(database_url="postgresql://a@b/given")
     assert client.settings.database_url == "postgresql://a@b/given"
     assert client.settings.broker_url == "redis://environment:6379/0"
-    settings = Settings(database_url="postgresql://a@b/mine", republish_seconds=3)
+    settings = load(database_url="postgresql://a@b/mine", republish_seconds=3)
     assert Noetl(settings).settings is settings
     both = Noetl(settings, broker_url="redis://given:6379/0").settings
     assert (both.database_url, both.broker_url) == ("postgresql://a@b/mine", "redis://given:6379/0")
