@@ -13,20 +13,21 @@ from sqlalchemy.engine import Connection
 
 from noetl_celery import faults
 from noetl_celery.cursors.base import Claimed, ClaimRequest, Cursor
+from noetl_celery.engine.decision import Event
 from noetl_celery.errors import ErrorInfo, LeaseLost, TemplateError, ToolError
 from noetl_celery.ids import new_id
 from noetl_celery.playbook.plan import CursorPlan
 from noetl_celery.runtime.names import StageNames, load_stage
 from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.publish import Publisher
-from noetl_celery.store import claims, frames, outbox, runs
+from noetl_celery.store import claims, events, frames, outbox, runs
 from noetl_celery.store.decisions import CONTROL_QUEUE, body_queue
 from noetl_celery.store.outbox import Dispatch
 
 log = logging.getLogger(__name__)
 
 #: a claim that failed for a passing reason is tried this often, with these pauses (seconds)
-ATTEMPTS = 10
+ATTEMPTS = 8
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 Ticket = Mapping[str, Any]
@@ -326,6 +327,9 @@ def _failed(process: Process, claim_id: int, mine: int, error: ToolError | Templ
             outbox.add_claim(
                 connection, ticket["execution_id"], ticket["stage_id"], claim_id, CONTROL_QUEUE, delay_seconds=pause
             )
+            result = {"error": info.as_dict(), "seconds": pause, "attempt": ticket["attempts"] + 1}
+            told = Event("claim.retry", "RUNNING", ticket["step_name"], ticket["stage_id"], result=result)
+            events.append(connection, ticket["execution_id"], [told])
             log.warning("claim %s failed and is tried again in %.1f s: %s", claim_id, pause, info.message)
             return None
         claims.forget(connection, claim_id)

@@ -22,6 +22,7 @@ from noetl_celery.settings import Settings, load
 from noetl_celery.store import catalog
 from noetl_celery.store.credentials import Vault
 from noetl_celery.store.db import Database
+from noetl_celery.tools import pg
 from noetl_celery.tools.registry import ToolRegistry
 
 #: seconds that a process remembers a credential, so that a changed one is soon used
@@ -77,6 +78,7 @@ class Process:
         self.tools = ToolRegistry()
         self.cursors = CursorRegistry()
         self.plans = Plans(self.tools, self.cursors)
+        pg.set_default_settings(pg.PoolSettings(max_size=settings.tool_pool_size))
         self.worker_id = new_id()
         self.pulse = Pulse(self.db, self.worker_id, settings.heartbeat_seconds)
         self._credentials: dict[str, tuple[float, dict[str, Any]]] = {}

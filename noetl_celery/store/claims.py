@@ -58,8 +58,10 @@ def failing(connection: Connection, claim_id: int) -> Mapping[str, Any] | None:
     return one(
         connection,
         """
-        SELECT claim_id, stage_id, execution_id, frame_index, budget, sole, attempts, taken_by FROM noetl.claim
-        WHERE claim_id = %(claim)s AND status IN ('OPEN', 'TAKEN') FOR UPDATE SKIP LOCKED
+        SELECT c.claim_id, c.stage_id, c.execution_id, c.frame_index, c.budget, c.sole, c.attempts, c.taken_by,
+               s.step_name
+        FROM noetl.claim c JOIN noetl.stage s USING (stage_id)
+        WHERE c.claim_id = %(claim)s AND c.status IN ('OPEN', 'TAKEN') FOR UPDATE OF c SKIP LOCKED
         """,
         claim=claim_id,
     )
