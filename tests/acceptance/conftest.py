@@ -85,7 +85,7 @@ class System:
     def sql(self, statement: str, *values: Any) -> list[Any]:
         """Rows of a statement."""
         with psycopg.connect(self.env["NOETL_DATABASE_URL"], autocommit=True) as connection:
-            cursor = connection.execute(statement, values or None)  # type: ignore[arg-type]
+            cursor = connection.execute(statement, values or None)
             return cursor.fetchall() if cursor.description else []
 
     def everything_in_redis(self) -> str:

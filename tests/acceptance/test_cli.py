@@ -1,9 +1,11 @@
 """The command line on a running system: what is printed, and the exit codes."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import ROOT, System, until
@@ -299,6 +301,25 @@ def test_redis_that_is_away_costs_time_only(system: System) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("warning: Redis is not reachable")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_run_goes_on_when_postgresql_is_back(system: System) -> None:
+    file = system.playbook("outage", SLOW, "{n: 60, pause: 0.2}")
+    data = Path(system.sql("SHOW data_directory")[0][0])
+    with system.start("run", file) as process:
+        assert process.stderr
+        progress = process.stderr.readline()
+        assert progress.startswith("start: ")
+        # A fast shutdown ends every session; `dev` starts the server again.
+        os.kill(int((data / "postmaster.pid").read_text().split()[0]), signal.SIGINT)
+        said = process.stderr.read()
+        assert process.stdout
+        summary = process.stdout.read()
+        assert process.wait(120) == 0, said
+    assert "PostgreSQL is not reachable" in said
+    assert "PostgreSQL is back" in said
+    assert "Traceback" not in said
+    assert "60 ok, 0 failed" in summary
 
 
 def test_the_database_and_its_schema(system: System) -> None:
