@@ -86,6 +86,7 @@ class Lane:
         self.back: list[Back] = []
         self.oldest = 0.0
         self.parked = 0
+        self.suspect: int | None = None
         self.floor = 0
         self.row_seconds: float | None = None
         self.exhausted = False
@@ -99,19 +100,21 @@ class Lane:
     def start(self) -> bool:
         """Takes the lane and its first rows. False if there is nothing to do here."""
         self.begun = time.monotonic()
-        if not self.process.db.run(self._take_lane):
+        taken = self.process.db.run(self._take_lane)
+        if taken is None:
             return False
+        self._accept(taken, self.width)
         faults.reached("lane.started")
         lease, heartbeat = self.stage.settings.lease_seconds, self.stage.settings.heartbeat_seconds
         self.process.pulse.hold(self.run_id, lease=lease, heartbeat=heartbeat, lost=self._lose)
         self._pool = ThreadPoolExecutor(self.width, thread_name_prefix=f"row-{self.number}")
         return True
 
-    def _take_lane(self, connection: Connection) -> bool:
+    def _take_lane(self, connection: Connection) -> list[TakenRow] | None:
         stage = load_stage(self.process, connection, self.stage_id)
         if stage is None:
             outbox.take_lane(connection, self.frame_id, self.number)
-            return False
+            return None
         settings = stage.settings
         if not runs.start_lane(
             connection,
@@ -122,13 +125,15 @@ class Lane:
             lease=settings.lease_seconds,
             heartbeat=settings.heartbeat_seconds,
         ):
-            return False
+            return None
         outbox.take_lane(connection, self.frame_id, self.number)
         frame = frames.load(connection, self.frame_id)
         assert frame is not None
         self._set_up(connection, stage, frame)
-        self._take(connection, self.width)
-        return True
+        # Rows that their target sent away keep their places, also for the lane that comes after; and in a sequence
+        # nothing overtakes them.
+        self.parked = frames.parked(connection, self.frame_id, self.number)
+        return self._take(connection, self.width - self.parked)
 
     def _set_up(self, connection: Connection, stage: StageNames, frame: Mapping[str, Any]) -> None:
         self.stage, self.execution_id = stage, stage.execution_id
@@ -150,7 +155,6 @@ class Lane:
         keep = loop is None or loop.cursor is None
         self.runner = RowRunner(self.process, stage, self._pause, keep_results=keep)
         self.lifetime = min(self.settings.lane_seconds, stage.settings.max_seconds or math.inf)
-        self.waiting.clear()
         if self.ordered:
             # What earlier rows of the frame wrote is there for the next one, before the frame ends.
             for writes in stages.frame_ctx(connection, self.frame_id):
@@ -204,13 +208,13 @@ class Lane:
     def _start_rows(self) -> None:
         assert self._pool is not None
         while self.waiting and len(self.air) < self.width - self.parked:
-            if self.careful and self.waiting[0].crashes and self.air:
-                return  # a suspect waits until it is alone
+            suspect = self.careful and self.waiting[0].crashes > 0
+            if self.air and (suspect or self.suspect in self.air):
+                return  # a suspect waits until it is alone, and the others until it has ended
             row = self.waiting.popleft()
+            self.suspect = row.index if suspect else None
             self.air.add(row.index)
             self._pool.submit(self._run_row, row)
-            if self.careful and row.crashes:
-                return
 
     def _run_row(self, row: TakenRow) -> None:
         begun = time.monotonic()
@@ -301,13 +305,17 @@ class Lane:
         if self.lost:
             raise LeaseLost(f"frame {self.frame_id}: run {self.run_id} lost its lease")
         written = len(self.outcomes)
-        if self._checked(lambda connection: self._write_and_take(connection, want)):
+        # Only what was committed counts: after a lost connection the transaction is run again, and takes them again.
+        stop, taken = self._checked(lambda connection: self._write_and_take(connection, want))
+        if stop:
             self.closing.set()
+        elif want:
+            self._accept(taken, want)
         del self.outcomes[:written]
         if written:
             faults.reached("lane.flushed")
 
-    def _write_and_take(self, connection: Connection, want: int) -> bool:
+    def _write_and_take(self, connection: Connection, want: int) -> tuple[bool, list[TakenRow]]:
         if self.outcomes:
             end = frames.finish_rows(
                 connection,
@@ -319,35 +327,32 @@ class Lane:
             if end.ended:
                 self.unneeded_lanes = self.several
             if end.ended or end.stopping:
-                return True
+                return True, []
         elif frames.stopping(connection, self.frame_id):
-            return True
+            return True, []
         if self.parked:
             self.parked = frames.parked(connection, self.frame_id, self.number)
-        if want:
-            self._take(connection, want)
-        return False
+        return False, self._take(connection, want)
 
-    def _take(self, connection: Connection, want: int) -> None:
-        taken = frames.take(
-            connection,
-            self.frame_id,
-            self.run_id,
-            self.number,
-            floor=self.floor,
-            limit=want,
-            suspects=self.ordered,
-        )
+    def _take(self, connection: Connection, want: int) -> list[TakenRow]:
+        if want <= 0:
+            return []
+        taken = self._take_from(connection, self.floor, want, suspects=self.ordered)
         if not taken and self.floor:
-            self.floor = 0
-            return self._take(connection, want)
+            taken = self._take_from(connection, 0, want, suspects=self.ordered)
         if not taken and self.careful and not self.ordered and not self.air and not self.waiting:
-            taken = frames.take(connection, self.frame_id, self.run_id, self.number, floor=0, limit=1, suspects=True)
+            taken = self._take_from(connection, 0, 1, suspects=True)
+        return taken
+
+    def _take_from(self, connection: Connection, floor: int, limit: int, *, suspects: bool) -> list[TakenRow]:
+        return frames.take(
+            connection, self.frame_id, self.run_id, self.number, floor=floor, limit=limit, suspects=suspects
+        )
+
+    def _accept(self, taken: list[TakenRow], want: int) -> None:
         self.exhausted = len(taken) < want
-        if taken and not self.ordered:
-            self.floor = taken[-1].index + 1
+        self.floor = taken[-1].index + 1 if taken and not self.ordered else 0
         self.waiting.extend(taken)
-        return None
 
     def _checked(self, work: Any) -> Any:
         """Runs a write while our lease may still hold; waits for PostgreSQL as long as that."""
