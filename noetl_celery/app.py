@@ -14,7 +14,7 @@ from celery import Celery, signals
 from celery.exceptions import WorkerShutdown
 from kombu.entity import Queue
 
-from noetl_celery.errors import NoetlError
+from noetl_celery.errors import NoetlError, Unreachable
 from noetl_celery.runtime import process as processes
 from noetl_celery.runtime.claim import run_claim
 from noetl_celery.runtime.lane import run_lane
@@ -23,13 +23,17 @@ from noetl_celery.runtime.publish import BODY, CLAIM, ORCHESTRATE, SWEEP, Publis
 from noetl_celery.runtime.sweep import Sweeper
 from noetl_celery.runtime.sweep import sweep as run_sweep
 from noetl_celery.settings import Settings, load
+from noetl_celery.store.db import patiently
 from noetl_celery.store.decisions import BODY_QUEUE, CONTROL_QUEUE
+from noetl_celery.store.migrate import check
 
 log = logging.getLogger(__name__)
 
 #: a worker may hold a message so long before Redis hands it out again; recovery does not wait for it
 VISIBILITY_SECONDS = 3600
 RESULT_SECONDS = 3600
+#: a worker that starts before its database waits so long for it
+START_PATIENCE_SECONDS = 60.0
 
 
 def create(settings: Settings) -> Celery:
@@ -116,11 +120,14 @@ def _start_process() -> None:
 
 @signals.worker_init.connect
 def _check_schema(**_: Any) -> None:
-    """A worker that finds another schema version says so and stops."""
-    from noetl_celery.store.migrate import check
-
+    """A worker that finds another schema version says so and stops; one that finds no PostgreSQL waits for it."""
+    settings = load()
     try:
-        check(load())
+        try:
+            check(settings)
+        except Unreachable as error:
+            print(f"noetl-celery: {error}; waiting for it", file=sys.stderr)
+            patiently(START_PATIENCE_SECONDS)(check, settings)
     except NoetlError as error:
         print(f"noetl-celery: {error}", file=sys.stderr)
         raise WorkerShutdown(1) from error

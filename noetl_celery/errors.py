@@ -79,6 +79,12 @@ class ServiceError(NoetlError):
     code = "service_unavailable"
 
 
+class Unreachable(ServiceError):
+    """The service does not answer right now; it may be back in a moment."""
+
+    code = "unreachable"
+
+
 class ExecutionFailed(NoetlError):
     """An execution ended FAILED or CANCELLED while somebody asked for its result; ``error`` is what it reports."""
 
@@ -133,7 +139,7 @@ class ErrorInfo:
 
 
 class ToolError(NoetlError):
-    """A task failed. ``info`` becomes ``output.error``; ``extra`` (``http``, ``pg``, ``py``, ``data``) the rest of it."""
+    """A task failed. ``info`` becomes ``output.error``, ``extra`` (``http``, ``pg``, ``py``, ``data``) the rest."""
 
     code = "tool"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -13,8 +12,9 @@ import psycopg
 import sqlalchemy as sa
 from psycopg.types.json import Json
 from sqlalchemy.engine import Connection, Engine
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
-from noetl_celery.errors import ServiceError
+from noetl_celery.errors import Unreachable
 from noetl_celery.settings import Settings
 
 T = TypeVar("T")
@@ -76,26 +76,22 @@ class Database:
         ``work`` must be re-runnable: the reply of a COMMIT may be lost. Gives up with ``ServiceError`` when the
         server stays away for ``patience_seconds``.
         """
-        give_up = time.monotonic() + patience_seconds
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                with self.begin() as connection:
-                    return work(connection)
-            except (ServiceError, sa.exc.DBAPIError) as error:
-                if not _passing(error):
-                    raise
-                if time.monotonic() + pause > give_up:
-                    raise error if isinstance(error, ServiceError) else unreachable(error) from error
-            time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def connect_raw(self, *, autocommit: bool = True) -> psycopg.Connection[Any]:
-        """A session of its own outside the pool, for a thread that keeps it. Raises ``ServiceError``."""
+        def attempt() -> T:
+            with self.begin() as connection:
+                return work(connection)
+
+        try:
+            return patiently(patience_seconds)(attempt)
+        except sa.exc.DBAPIError as error:
+            raise unreachable(error) if _passing(error) else error from error
+
+    def connect_raw(self) -> psycopg.Connection[Any]:
+        """A session of its own outside the pool, in autocommit mode, for a thread that keeps it. ``Unreachable``."""
         try:
             return psycopg.connect(
                 self._settings.libpq_url,
-                autocommit=autocommit,
+                autocommit=True,
                 connect_timeout=5,
                 application_name="noetl-celery pulse",
                 keepalives_idle=10,
@@ -103,7 +99,7 @@ class Database:
                 keepalives_count=3,
             )
         except psycopg.OperationalError as error:
-            raise ServiceError(f"PostgreSQL is not reachable: {first_line(error)}") from error
+            raise unreachable(error) from error
 
     def close(self) -> None:
         """Closes this process's pool; it may be used again, and closed again."""
@@ -113,8 +109,18 @@ class Database:
             self._engine = None
 
 
-def _passing(error: Exception) -> bool:
-    if isinstance(error, ServiceError):
+def patiently(seconds: float) -> Retrying:
+    """Calls again, with growing pauses, what fails for a passing reason; after ``seconds`` the last failure is raised."""
+    return Retrying(
+        retry=retry_if_exception(_passing),
+        wait=wait_exponential(multiplier=_FIRST_PAUSE, max=_LONGEST_PAUSE),
+        stop=stop_after_delay(seconds),
+        reraise=True,
+    )
+
+
+def _passing(error: BaseException) -> bool:
+    if isinstance(error, Unreachable):
         return True
     if not isinstance(error, sa.exc.DBAPIError):
         return False
@@ -122,10 +128,10 @@ def _passing(error: Exception) -> bool:
     return error.connection_invalidated or state in _RETRY_STATES or (state or "").startswith(("08", "57P"))
 
 
-def unreachable(error: Exception) -> ServiceError:
+def unreachable(error: Exception) -> Unreachable:
     """The one message for a server that does not answer; it never shows the URL with its password."""
     cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
-    return ServiceError(
+    return Unreachable(
         f"PostgreSQL is not reachable: {first_line(cause)}", hint="check NOETL_DATABASE_URL and that the server runs"
     )
 
