@@ -1,9 +1,20 @@
-"""Writing to dotted paths of ``ctx`` and ``iter``."""
+"""Writing to dotted paths of ``ctx`` and ``iter``, and only what can be kept as JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+from noetl_celery.errors import TemplateError
+from noetl_celery.template import jsonable
+
+
+def storable(value: Any, what: str) -> Any:
+    """``value`` as JSON data. ``TemplateError``: it has no such form, and a store that tried would fail for ever."""
+    try:
+        return jsonable(value)
+    except TypeError as error:
+        raise TemplateError(f"{what} cannot be kept: {error}") from None
 
 
 def assign(target: dict[str, Any], path: str, value: Any) -> None:

@@ -10,17 +10,17 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from noetl_celery.engine.assign import assign, merge_paths
+from noetl_celery.engine.assign import assign, merge_paths, storable
 from noetl_celery.engine.decision import Closing, Decision, Event, Opening
 from noetl_celery.engine.facts import Facts
-from noetl_celery.engine.loops import due_claims, loop_settings
+from noetl_celery.engine.loops import due_claims, loop_settings, seconds
 from noetl_celery.engine.routing import matching_arcs, released, shared_lineage
 from noetl_celery.engine.state import FINAL, ExecutionState, Signal, StageState, Waiting
 from noetl_celery.errors import TemplateError
-from noetl_celery.playbook.plan import Plan, StepPlan
+from noetl_celery.playbook.plan import Arc, Plan, StepPlan
 from noetl_celery.template import scope
 
-#: stages opened by one call before the rest is left to the next look (routers can loop without any task)
+#: steps entered by one call: so many without any work between them only in a circle of routers that has no end
 OPENINGS_PER_TURN = 1_000
 FAILURES_SHOWN = 20
 
@@ -56,7 +56,7 @@ class _Turn:
         match signal.type:
             case "start":
                 if state.status == "PENDING":
-                    state.status = "RUNNING"
+                    state.status = "PAUSED" if state.paused else "RUNNING"
                     self.event("playbook.started", "RUNNING")
                     state.waiting.append(Waiting(self.plan.entry, ()))
             case "cancel":
@@ -137,10 +137,13 @@ class _Turn:
         state = self.state
         if state.error is not None or state.cancelling:
             state.waiting.clear()
-        if state.paused or len(self.decision.openings) >= OPENINGS_PER_TURN:
-            return False
-        group = released(self.plan, state)
+        group = None if state.paused else released(self.plan, state)
         if group is None:
+            return False
+        if len(self.decision.openings) >= OPENINGS_PER_TURN:
+            message = f"{OPENINGS_PER_TURN} steps led to each other without any work; it seems to have no end"
+            state.error = {"kind": "endless", "message": message, "step": group[0].step, "task": None}
+            state.waiting.clear()
             return False
         lineage = shared_lineage(state, group)
         state.waiting = [token for token in state.waiting if not any(token is member for member in group)]
@@ -182,8 +185,8 @@ class _Turn:
             if step.loop is not None:
                 stage.settings = loop_settings(step.loop, names)
             items = self.items(step, names)
-            timeout = None if step.timeout is None else float(step.timeout.render(names))
-        except (TemplateError, TypeError, ValueError) as error:
+            timeout = seconds(step.timeout, names, "the step's timeout")
+        except TemplateError as error:
             stage.error, stage.stopping, items = _error(error), True, []
         if kind != "cursor" and items:
             stage.open_frames = stage.frames = stage.slots = 1
@@ -219,13 +222,14 @@ class _Turn:
         items = step.loop.items.render(names)
         if not isinstance(items, list | tuple):
             raise TemplateError(f"loop.in must be a list, not {type(items).__name__}")
-        return items
+        return list(storable(items, "`loop.in`"))
 
     def close(self, stage: StageState) -> None:
         step = self.plan.steps[stage.step]
         del self.state.stages[stage.stage_id]
         if self.state.cancelling:
-            self.decision.closings.append(Closing(stage.stage_id, stage.step, "CANCELLED", error=stage.error))
+            counts = {"ok": stage.ok, "failed": stage.failed, "frames": stage.frames}
+            self.decision.closings.append(Closing(stage.stage_id, stage.step, "CANCELLED", error=stage.error, **counts))
             self.event("step.exit", "CANCELLED", stage)
             return
         envelope = self.envelope(stage, step)
@@ -300,7 +304,7 @@ class _Turn:
         lineage = (*stage.lineage, stage.stage_id) if len(arcs) > 1 else stage.lineage
         for arc in arcs:
             self.assign(arc.set, names)
-            args = None if arc.args is None else arc.args.render(names)
+            args = None if arc.args is None else _arguments(arc, names)
             if arc.step in self.plan.steps:
                 back = (step.name, arc.step) in self.plan.back_edges
                 self.state.waiting.append(Waiting(arc.step, lineage, step.name, args, back))
@@ -312,7 +316,7 @@ class _Turn:
 
     def assign(self, pairs: Any, names: Mapping[str, Any]) -> None:
         for target, value in pairs:
-            assign(self.state.ctx, target.removeprefix("ctx."), value.render(names))
+            assign(self.state.ctx, target.removeprefix("ctx."), storable(value.render(names), f"`{target}`"))
             self.decision.ctx_changed = True
 
     def names(
@@ -343,6 +347,14 @@ class _Turn:
     def event(self, type_: str, status: str | None, stage: StageState | None = None, result: Any = None) -> None:
         node, stage_id = (stage.step, stage.stage_id) if stage else (None, None)
         self.decision.events.append(Event(type_, status, node, stage_id, result))
+
+
+def _arguments(arc: Arc, names: Mapping[str, Any]) -> dict[str, Any]:
+    assert arc.args is not None
+    args = storable(arc.args.render(names), "`args`")
+    if not isinstance(args, dict):
+        raise TemplateError(f"`args` of the arc to '{arc.step}' must be a mapping, not {type(args).__name__}")
+    return args
 
 
 def _finished(stage: StageState) -> bool:

@@ -22,9 +22,9 @@ def loop_settings(loop: LoopPlan, names: Mapping[str, Any]) -> LoopSettings:
     in_flight = 1 if loop.mode == "sequential" else _whole(loop.max_in_flight, names, "max_in_flight", default)
     numbers: dict[str, Any] = {
         "max_in_flight": in_flight,
-        "lease_seconds": _seconds(frame.lease_seconds, names, "lease_seconds"),
-        "heartbeat_seconds": _seconds(frame.heartbeat_seconds, names, "heartbeat_seconds"),
-        "max_seconds": _seconds(frame.max_seconds, names, "max_seconds"),
+        "lease_seconds": seconds(frame.lease_seconds, names, "loop.spec frame.lease_seconds"),
+        "heartbeat_seconds": seconds(frame.heartbeat_seconds, names, "loop.spec frame.heartbeat_seconds"),
+        "max_seconds": seconds(frame.max_seconds, names, "loop.spec frame.max_seconds"),
     }
     if loop.cursor is None:
         return LoopSettings(row_concurrency=in_flight, **numbers)
@@ -79,7 +79,8 @@ def _whole(value: Value | None, names: Mapping[str, Any], name: str, default: in
     return number
 
 
-def _seconds(value: Value | None, names: Mapping[str, Any], name: str) -> Any:
+def seconds(value: Value | None, names: Mapping[str, Any], name: str) -> Any:
+    """A time in seconds, None if there is none. Raises ``TemplateError`` for what is no number above 0."""
     if value is None:
         return None
     raw = value.render(names)
@@ -88,5 +89,5 @@ def _seconds(value: Value | None, names: Mapping[str, Any], name: str) -> Any:
     except ValueError:
         number = -1.0
     if not 0 < number < math.inf:
-        raise TemplateError(f"loop.spec frame.{name} must be a number of seconds above 0, not {raw!r}")
+        raise TemplateError(f"{name} must be a number of seconds above 0, not {raw!r}")
     return number

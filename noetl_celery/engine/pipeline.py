@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from noetl_celery.engine.assign import assign
+from noetl_celery.engine.assign import assign, storable
 from noetl_celery.engine.policy import attempts_allowed, choose, retry_delay
 from noetl_celery.errors import ErrorInfo, TemplateError
 from noetl_celery.outcome import Outcome
@@ -179,7 +179,7 @@ class Pipeline:
     def _assign(self, pairs: Assignments, names: Mapping[str, Any]) -> None:
         position = self.position
         for target, value in pairs:
-            rendered = value.render(names)
+            rendered = storable(value.render(names), f"`{target}`")
             scope_name, _, path = target.partition(".")
             if scope_name == "ctx" and path:
                 position.ctx[path] = rendered

@@ -34,7 +34,10 @@ def choose(rules: Sequence[Rule] | None, names: Mapping[str, Any], *, ok: bool) 
 
 def attempts_allowed(rule: Rule, names: Mapping[str, Any]) -> int:
     """How often the task may run in all. Raises ``TemplateError`` for what is no whole number."""
-    return int(_number(rule.attempts, names, "attempts", DEFAULT_ATTEMPTS))
+    attempts = _number(rule.attempts, names, "attempts", DEFAULT_ATTEMPTS)
+    if attempts != int(attempts):
+        raise TemplateError(f"policy `attempts` must be a whole number, not {attempts}")
+    return int(attempts)
 
 
 def retry_delay(

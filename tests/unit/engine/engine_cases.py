@@ -140,17 +140,18 @@ def router(step: str, to: Any = None, **more: Any) -> dict[str, Any]:
     return {"step": step, **_next(to), **more}
 
 
-def cursor(step: str, to: Any = None, *, flight: int | None = None, **more: Any) -> dict[str, Any]:
-    """A cursor loop with frames; ``flight``: its ``max_in_flight``."""
-    spec: dict[str, Any] = {"frame": {"max_rows": 5, "row_concurrency": 2}}
+def cursor(step: str, to: Any = None, *, flight: int | None = None, frames: bool = True, **more: Any) -> dict[str, Any]:
+    """A cursor loop; ``flight``: its ``max_in_flight``; ``frames``: whether it says anything about frames."""
+    spec: dict[str, Any] = {"frame": {"max_rows": 5, "row_concurrency": 2}} if frames else {}
     if flight is not None:
         spec["max_in_flight"] = flight
     loop = {"cursor": {"kind": "queue", "claim": "take"}, "iterator": "row", "spec": spec}
     return {"step": step, "tool": {"kind": "noop"}, "loop": loop, **_next(to), **more}
 
 
-def collection(step: str, items: Any, to: Any = None, *, spec: Any = None, **more: Any) -> dict[str, Any]:
-    loop = {"in": items, "iterator": "item", "spec": spec or {}}
+def collection(step: str, items: Any, to: Any = None, *, pace: Any = None, **more: Any) -> dict[str, Any]:
+    """A loop over a collection; ``pace``: its ``loop.spec``."""
+    loop = {"in": items, "iterator": "item", "spec": pace or {}}
     return {"step": step, "tool": {"kind": "noop"}, "loop": loop, **_next(to), **more}
 
 

@@ -54,6 +54,9 @@ class Checks:
         if state.status in FINAL:
             assert not state.stages
             assert not state.waiting
+        if state.paused:
+            assert not decision.openings
+            assert not decision.claims
         self.tokens(state)
         self.counters(state)
         self.bounds()
