@@ -13,7 +13,8 @@ from noetl_celery.cli.inputs import assignments, json_mapping
 from noetl_celery.errors import PlaybookInvalid, Problem
 
 if TYPE_CHECKING:
-    from noetl_celery.client import Execution, Noetl, Playbook
+    from noetl_celery.client import Execution, Noetl
+    from noetl_celery.submission import Playbook
 
 Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="Playbooks (YAML).", show_default=False)]
 
@@ -78,7 +79,8 @@ def run(
     Exit code 0: completed, 1: failed or cancelled, 2: invalid input, 3: timeout (the execution goes on).
     """
     from noetl_celery.cli.executions import follow
-    from noetl_celery.client import Noetl, deep_merged
+    from noetl_celery.client import Noetl
+    from noetl_celery.submission import deep_merged
 
     overrides = deep_merged(
         json_mapping(workload, "--workload") if workload is not None else {}, assignments(settings or [])
@@ -95,7 +97,7 @@ def run(
 
 
 def _submit(client: Noetl, playbook: str, overrides: dict[str, Any]) -> Execution:
-    from noetl_celery.client import read_playbook
+    from noetl_celery.submission import read_playbook
 
     path = playbook
     if _is_file(playbook):
@@ -119,7 +121,7 @@ def _show_id(execution: Execution, as_json: bool) -> None:
 
 def _read(files: Sequence[str]) -> tuple[list[Playbook], list[Problem]]:
     """The playbooks that are in order, and the problems of the others."""
-    from noetl_celery.client import read_playbook
+    from noetl_celery.submission import read_playbook
 
     playbooks: list[Playbook] = []
     problems: list[Problem] = []
