@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.outcome import run_tool
 
 log = logging.getLogger("noetl_celery.task")
+
+#: a NUL character in JSON text, told from an escaped backslash before the text "u0000"
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 #: how long a statement that lost our own PostgreSQL waits for it to come back before that is the row's error
 DATABASE_PATIENCE_SECONDS = 60.0
@@ -175,17 +179,17 @@ class RowRunner:
 
     def _encode(self, value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        if len(text) > self._process.settings.result_max_bytes:
-            limit = self._process.settings.result_max_bytes
-            message = f"the result has {len(text):,} bytes as JSON; NOETL_RESULT_MAX_BYTES allows {limit:,}"
-            raise ToolError(ErrorInfo("result_too_large", message))
-        if "\\u0000" in text:
-            raise ToolError(ErrorInfo("result_type", "the result has a NUL character, which PostgreSQL cannot keep"))
         try:
-            text.encode()
+            size = len(text.encode())
         except UnicodeEncodeError:
             message = "the result has half a surrogate pair, which is no valid Unicode text"
             raise ToolError(ErrorInfo("result_type", message)) from None
+        limit = self._process.settings.result_max_bytes
+        if size > limit:
+            message = f"the result has {size:,} bytes as JSON; NOETL_RESULT_MAX_BYTES allows {limit:,}"
+            raise ToolError(ErrorInfo("result_too_large", message))
+        if _NUL.search(text):
+            raise ToolError(ErrorInfo("result_type", "the result has a NUL character, which PostgreSQL cannot keep"))
         return text
 
 

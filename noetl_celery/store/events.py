@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -69,14 +70,29 @@ def read(connection: Connection, execution_id: int, *, after: int = 0, limit: in
 
 
 def bounded(value: Any) -> Any:
-    """Cuts error messages at 500 characters and replaces large values by their size: events stay small."""
+    """Cuts error messages at 500 characters and replaces large values by their size: events stay small.
+
+    Text and numbers that ``jsonb`` cannot keep are replaced: an event must not undo the decision that it tells of.
+    """
     if isinstance(value, Mapping):
         return {
-            key: item[:MESSAGE_LIMIT] if key == "message" and isinstance(item, str) else bounded(item)
+            plain(str(key)): plain(item[:MESSAGE_LIMIT])
+            if key == "message" and isinstance(item, str)
+            else bounded(item)
             for key, item in value.items()
         }
-    if isinstance(value, str) and len(value) > VALUE_LIMIT:
-        return {"_truncated": True, "_size": len(value)}
-    if isinstance(value, list) and len(text := str(value)) > VALUE_LIMIT:
-        return {"_truncated": True, "_size": len(text)}
+    if isinstance(value, str):
+        return plain(value) if len(value) <= VALUE_LIMIT else {"_truncated": True, "_size": len(value)}
+    if isinstance(value, list | tuple):
+        size = len(str(value))
+        return [bounded(item) for item in value] if size <= VALUE_LIMIT else {"_truncated": True, "_size": size}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value
+
+
+def plain(text: str) -> str:
+    """Text without NUL characters and half surrogate pairs."""
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "\ufffd").encode("utf-16", "surrogatepass").decode("utf-16", "replace")

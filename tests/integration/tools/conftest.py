@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from psycopg import conninfo as pq_conninfo
 
-from noetl_celery.tools import pg
 from noetl_celery.outcome import Outcome
+from noetl_celery.tools import pg
 from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.outcome import run_tool
 from noetl_celery.tools.postgres import PostgresTool

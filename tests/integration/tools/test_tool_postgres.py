@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from noetl_celery.errors import ToolError
-from noetl_celery.tools import pg
 from noetl_celery.outcome import Outcome
+from noetl_celery.tools import pg
 from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.outcome import run_tool
 from noetl_celery.tools.postgres import PostgresTool
