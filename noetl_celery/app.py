@@ -22,6 +22,7 @@ from noetl_celery.runtime.orchestrate import orchestrate as run_orchestrate
 from noetl_celery.runtime.publish import BODY, CLAIM, ORCHESTRATE, SWEEP, Publisher
 from noetl_celery.runtime.sweep import Sweeper
 from noetl_celery.runtime.sweep import sweep as run_sweep
+from noetl_celery.runtime.watchdog import watch
 from noetl_celery.settings import Settings, load
 from noetl_celery.store.db import patiently
 from noetl_celery.store.decisions import BODY_QUEUE, CONTROL_QUEUE
@@ -140,6 +141,7 @@ def _child_started(**_: Any) -> None:
 
 @signals.worker_ready.connect
 def _node_ready(sender: Any, **_: Any) -> None:
+    watch(sender)
     # With a thread pool the tasks run in this process; a prefork node's children start by themselves.
     if not sender.pool.__module__.endswith("prefork"):
         _start_process()

@@ -110,7 +110,7 @@ class Database:
 
 
 def patiently(seconds: float) -> Retrying:
-    """Calls again, with growing pauses, what fails for a passing reason; after ``seconds`` the last failure is raised."""
+    """Calls again, with growing pauses, what fails for a passing reason; after ``seconds`` the last one is raised."""
     return Retrying(
         retry=retry_if_exception(_passing),
         wait=wait_exponential(multiplier=_FIRST_PAUSE, max=_LONGEST_PAUSE),
