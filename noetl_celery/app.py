@@ -33,13 +33,14 @@ log = logging.getLogger(__name__)
 #: a worker may hold a message so long before Redis hands it out again; recovery does not wait for it
 VISIBILITY_SECONDS = 3600
 RESULT_SECONDS = 3600
+BACKEND = "noetl_celery.runtime.backend:ChordBackend"
 #: a worker that starts before its database waits so long for it
 START_PATIENCE_SECONDS = 60.0
 
 
 def create(settings: Settings) -> Celery:
     """A Celery app on the settings' broker, with queues, routes and schedule; tasks are registered on it below."""
-    app = Celery("noetl_celery", broker=settings.broker_url, backend=settings.result_url)
+    app = Celery("noetl_celery", broker=settings.broker_url, backend=f"{BACKEND}+{settings.result_url}")
     transport = {
         "visibility_timeout": VISIBILITY_SECONDS,
         "socket_connect_timeout": 3,

@@ -9,6 +9,7 @@ from typing import Any
 
 from celery import Celery, chord
 from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 from noetl_celery.store.outbox import Dispatch
 
@@ -29,7 +30,9 @@ class Publisher:
 
     def orchestrate(self, execution_id: int) -> bool:
         """Asks for somebody to look at the execution's signals. False if the broker is away."""
-        return self._send(lambda: self._app.send_task(ORCHESTRATE, kwargs={"execution": execution_id}))
+        return self._send(
+            lambda: self._app.send_task(ORCHESTRATE, kwargs={"execution": execution_id}, ignore_result=True)
+        )
 
     def dispatch(self, dispatches: Iterable[Dispatch]) -> None:
         """Publishes claims, and the lanes of each frame as one chord whose callback orchestrates: the re-claim."""
@@ -39,7 +42,7 @@ class Publisher:
 
     def _claim(self, dispatch: Dispatch) -> None:
         ids = {"execution": dispatch.execution_id, "stage": dispatch.stage_id, "claim": dispatch.target}
-        self._app.send_task(CLAIM, kwargs=ids, queue=dispatch.queue)
+        self._app.send_task(CLAIM, kwargs=ids, queue=dispatch.queue, ignore_result=True)
 
     def _lanes(self, dispatch: Dispatch) -> None:
         ids = {"execution": dispatch.execution_id, "stage": dispatch.stage_id, "frame": dispatch.target}
@@ -53,7 +56,7 @@ class Publisher:
     def _send(self, send: Callable[[], Any]) -> bool:
         try:
             send()
-        except (OperationalError, ConnectionError, OSError) as error:
+        except (OperationalError, RedisError, OSError) as error:
             if not self._away:
                 log.warning("Redis is away, messages wait in PostgreSQL until it is back: %s", error)
             self._away = True

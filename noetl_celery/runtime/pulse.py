@@ -41,6 +41,7 @@ class Pulse:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._session: psycopg.Connection[Any] | None = None
+        self._locked = False
         self._ready = threading.Event()
 
     def start(self) -> None:
@@ -90,8 +91,10 @@ class Pulse:
     def _beat(self) -> None:
         if self._session is None or self._session.closed:
             self._session = self._db.connect_raw()
-            workers.register(self._session, self._worker_id, self._name)
+            self._locked = workers.register(self._session, self._worker_id, self._name)
             self._ready.set()
+        elif not self._locked:
+            self._locked = workers.lock(self._session, self._worker_id)
         workers.seen(self._session, self._worker_id)
         with self._lock:
             mine = dict(self._held)

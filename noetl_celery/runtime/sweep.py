@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
-from noetl_celery.errors import LeaseLost, NoetlError, ToolError
+from noetl_celery.errors import LeaseLost, NoetlError, ServiceError, ToolError
 from noetl_celery.playbook.plan import Plan
 from noetl_celery.runtime.names import load_stage
 from noetl_celery.runtime.process import Process, stop_announced
@@ -72,35 +73,49 @@ def _publish_late(process: Process, publisher: Publisher) -> None:
 
 
 def _wake(process: Process, publisher: Publisher) -> None:
-    def write(connection: Connection) -> list[Dispatch]:
-        woken = frames.wake(connection, limit=BATCH)
-        return [_lane(process, connection, frame) for frame in woken]
+    for frame_id in process.db.run(lambda connection: frames.due(connection, limit=BATCH)):
+        with _contained(f"parked rows of frame {frame_id}"):
+            publisher.dispatch(process.db.run(partial(_wake_frame, process, frame_id)))
 
-    publisher.dispatch(process.db.run(write))
+
+def _wake_frame(process: Process, frame_id: int, connection: Connection) -> list[Dispatch]:
+    return [_lane(process, connection, lane) for lane in frames.wake(connection, frame_id, limit=BATCH)]
 
 
 def _return_crashed(process: Process, publisher: Publisher) -> None:
+    dead_after = process.settings.dead_after_seconds
+    for run_id in process.db.run(lambda connection: runs.lost(connection, dead_after_seconds=dead_after, limit=BATCH)):
+        with _contained(f"rows of run {run_id}"):
+            dispatches, ended = process.db.run(partial(_return_run, process, run_id))
+            publisher.dispatch(dispatches)
+            if ended is not None:
+                publisher.orchestrate(ended)
+
+
+def _return_run(process: Process, run_id: int, connection: Connection) -> tuple[list[Dispatch], int | None]:
+    """The lane to start again, or the execution whose frame ended with this."""
     settings = process.settings
+    run = runs.expire(connection, run_id, dead_after_seconds=settings.dead_after_seconds)
+    if run is None:
+        return [], None
+    log.warning("run %s of execution %s died; its rows are run again", run_id, run["execution_id"])
+    if run["frame_id"] is None:
+        return [], None
+    frame = crashes.return_rows(
+        connection, run, max_crashes=settings.max_crashes, republish_seconds=settings.republish_seconds
+    )
+    return ([], run["execution_id"]) if frame is None else ([_lane(process, connection, frame)], None)
 
-    def write(connection: Connection) -> tuple[list[Dispatch], set[int]]:
-        dispatches, told = [], set()
-        for run in runs.expired(connection, dead_after_seconds=settings.dead_after_seconds, limit=BATCH):
-            log.warning("run %s of execution %s died; its rows are run again", run["run_id"], run["execution_id"])
-            if run["frame_id"] is None:
-                continue
-            frame = crashes.return_rows(
-                connection, run, max_crashes=settings.max_crashes, republish_seconds=settings.republish_seconds
-            )
-            if frame is None:
-                told.add(run["execution_id"])
-            else:
-                dispatches.append(_lane(process, connection, frame))
-        return dispatches, told
 
-    dispatches, told = process.db.run(write)
-    publisher.dispatch(dispatches)
-    for execution_id in told:
-        publisher.orchestrate(execution_id)
+@contextmanager
+def _contained(what: str) -> Iterator[None]:
+    """Work that this process cannot do (it cannot read the playbook, say) holds up no other: it is logged, and left."""
+    try:
+        yield
+    except ServiceError:
+        raise
+    except NoetlError as error:
+        log.warning("sweep: %s wait for another process: %s", what, error)
 
 
 def _lane(process: Process, connection: Connection, frame: Mapping[str, Any]) -> Dispatch:
