@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from noetl_celery.engine.assign import assign, merge_paths, storable
@@ -228,8 +229,8 @@ class _Turn:
         step = self.plan.steps[stage.step]
         del self.state.stages[stage.stage_id]
         if self.state.cancelling:
-            counts = {"ok": stage.ok, "failed": stage.failed, "frames": stage.frames}
-            self.decision.closings.append(Closing(stage.stage_id, stage.step, "CANCELLED", error=stage.error, **counts))
+            closing = Closing(stage.stage_id, stage.step, "CANCELLED", None, None, stage.error)
+            self.decision.closings.append(replace(closing, ok=stage.ok, failed=stage.failed, frames=stage.frames))
             self.event("step.exit", "CANCELLED", stage)
             return
         envelope = self.envelope(stage, step)

@@ -127,13 +127,13 @@ class Pipeline:
             if rule.do == "retry":
                 return self._retry(rule, names, outcome, task, envelope)
             if rule.do == "fail":
-                self._assign(rule.set, names)
+                self._assign(rule.set, envelope)
                 return self._end(Failed(outcome.error or _failed_by_rule(task), task.name))
             position.output = envelope
             position.results[task.name] = outcome.data
             if outcome.ok:
-                self._assign(task.set, self.names(outcome.data, bare=True))
-            self._assign(rule.set, self.names(envelope))
+                self._assign(task.set, outcome.data, bare=True)
+            self._assign(rule.set, envelope)
             return self._move(rule, task)
         except TemplateError as error:
             return self._end(_template_failure(error, task.name))
@@ -156,7 +156,7 @@ class Pipeline:
             return self._end(Failed(outcome.error or _failed_by_rule(task), task.name))
         least = outcome.error.retry_after if outcome.error else None
         delay = retry_delay(rule, names, position.attempt, least, self._random)
-        self._assign(rule.set, names)
+        self._assign(rule.set, envelope)
         position.attempt += 1
         throttled = outcome.error is not None and outcome.error.kind == "rate_limit"
         return Wait(delay, throttled, outcome.error)
@@ -176,10 +176,11 @@ class Pipeline:
             position.task += 1
         return None
 
-    def _assign(self, pairs: Assignments, names: Mapping[str, Any]) -> None:
+    def _assign(self, pairs: Assignments, output: Any, *, bare: bool = False) -> None:
         position = self.position
         for target, value in pairs:
-            rendered = storable(value.render(names), f"`{target}`")
+            # Names anew for each: what the one before wrote is there for the next, in ``ctx`` as well.
+            rendered = storable(value.render(self.names(output, bare=bare)), f"`{target}`")
             scope_name, _, path = target.partition(".")
             if scope_name == "ctx" and path:
                 position.ctx[path] = rendered

@@ -373,8 +373,8 @@ class World:
         for run in [run for run in self.tables.runs if run not in alive]:
             self.expire(run)
         for claim in [claim for claim in self.tables.claims.values() if claim.status == "TAKEN"]:
-            if claim.taken_by not in self.tables.runs:
-                self.actors.append(Actor(self.settle(claim), -1, ORCHESTRATE))
+            if claim.taken_by is not None and claim.taken_by not in self.tables.runs:
+                self.actors.append(Actor(self.settle(claim, claim.taken_by), -1, ORCHESTRATE))
         for key, due in list(self.tables.outbox.items()):
             if due <= self.tables.now:
                 self.tables.outbox[key] = due + 10
@@ -388,11 +388,11 @@ class World:
         if of is not None and of.frame_id is not None:
             self.tables.return_rows(run, of)
 
-    def settle(self, claim: Claim) -> Handler:
+    def settle(self, claim: Claim, run: int) -> Handler:
         """A ticket whose run is gone: what its source's transaction came to decides."""
-        run, source = claim.taken_by, self.source(claim.spec.stage_id)
+        source = self.source(claim.spec.stage_id)
         made = self.tables.tentative(claim)
-        if run is None or run in source.locked:
+        if run in source.locked:
             return
         committed = bool(made) and run in source.committed
         yield
