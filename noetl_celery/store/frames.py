@@ -348,13 +348,29 @@ def release(
     )
 
 
-def wake(connection: Connection, *, limit: int) -> list[dict[str, Any]]:
-    """Makes due parked rows READY; returns their frames as ``{frame_id, stage_id, execution_id, lane, step_name}``."""
+def due(connection: Connection, *, limit: int) -> list[int]:
+    """Frames that have parked rows to wake now."""
+    rows = every(
+        connection,
+        """
+        SELECT DISTINCT frame_id FROM (
+            SELECT frame_id FROM noetl.wakeup WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT %(limit)s
+        ) first
+        """,
+        limit=limit,
+    )
+    return [row["frame_id"] for row in rows]
+
+
+def wake(connection: Connection, frame_id: int, *, limit: int) -> list[dict[str, Any]]:
+    """Makes due parked rows of a frame READY; returns ``{frame_id, stage_id, execution_id, lane, step_name}`` for each
+    lane that they belong to."""
     return every(
         connection,
         """
         WITH late AS MATERIALIZED (
-            SELECT frame_id, row_index FROM noetl.wakeup WHERE due_at <= clock_timestamp()
+            SELECT frame_id, row_index FROM noetl.wakeup
+            WHERE frame_id = %(frame)s AND due_at <= clock_timestamp()
             ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
         ), due AS (
             DELETE FROM noetl.wakeup w USING late
@@ -368,6 +384,7 @@ def wake(connection: Connection, *, limit: int) -> list[dict[str, Any]]:
         SELECT DISTINCT f.frame_id, f.stage_id, f.execution_id, w.lane, s.step_name
         FROM woken w JOIN noetl.frame f USING (frame_id) JOIN noetl.stage s USING (stage_id)
         """,
+        frame=frame_id,
         limit=limit,
     )
 

@@ -92,30 +92,45 @@ def finish(connection: Connection, run_id: int) -> bool:
     return bool(execute(connection, "DELETE FROM noetl.run WHERE run_id = %(run)s", run=run_id).rowcount)
 
 
-def expired(connection: Connection, *, dead_after_seconds: float, limit: int) -> list[dict[str, Any]]:
-    """Removes runs whose lease is over, or whose process is dead: its session is gone and it has not been seen since.
+#: the lease of run ``r`` of worker ``w`` is over, or its process is dead: session gone, and not seen since. A process
+#: that dies closes its session at once, so its advisory lock says so long before its leases do; one that is only
+#: paused keeps the lock and is given its whole lease.
+_LOST = """
+    (r.lease_until < clock_timestamp()
+     OR ((w.worker_id IS NULL OR w.seen_at < clock_timestamp() - %(dead)s * interval '1 second')
+         AND NOT EXISTS (
+             SELECT FROM pg_locks l
+             WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+               AND l.classid::bigint = r.worker_id >> 32 AND l.objid::bigint = r.worker_id & 4294967295)))
+"""
 
-    A process that dies closes its session at once, so its advisory lock says so long before its leases do; a
-    process that is only paused keeps the lock and is given its whole lease. Returns the removed runs.
-    """
-    return every(
+
+def lost(connection: Connection, *, dead_after_seconds: float, limit: int) -> list[int]:
+    """Runs whose lease is over, or whose process is dead."""
+    rows = every(
         connection,
-        """
-        WITH lost AS (
-            SELECT r.run_id FROM noetl.run r LEFT JOIN noetl.worker w USING (worker_id)
-            WHERE r.lease_until < clock_timestamp()
-               OR ((w.worker_id IS NULL OR w.seen_at < clock_timestamp() - %(dead)s * interval '1 second')
-                   AND NOT EXISTS (
-                       SELECT FROM pg_locks l
-                       WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-                         AND l.classid::bigint = r.worker_id >> 32 AND l.objid::bigint = r.worker_id & 4294967295))
-            ORDER BY r.run_id LIMIT %(limit)s FOR UPDATE OF r SKIP LOCKED
-        )
-        DELETE FROM noetl.run r USING lost WHERE r.run_id = lost.run_id
-        RETURNING r.run_id, r.worker_id, r.execution_id, r.frame_id, r.claim_id, r.lane
-        """,
+        f"SELECT r.run_id FROM noetl.run r LEFT JOIN noetl.worker w USING (worker_id) WHERE {_LOST} "
+        "ORDER BY r.run_id LIMIT %(limit)s",
         dead=dead_after_seconds,
         limit=limit,
+    )
+    return [row["run_id"] for row in rows]
+
+
+def expire(connection: Connection, run_id: int, *, dead_after_seconds: float) -> Mapping[str, Any] | None:
+    """Removes a run that is lost, and returns it. None if it is not (any more), or somebody else is about it."""
+    return one(
+        connection,
+        f"""
+        WITH gone AS (
+            SELECT r.run_id FROM noetl.run r LEFT JOIN noetl.worker w USING (worker_id)
+            WHERE r.run_id = %(run)s AND {_LOST} FOR UPDATE OF r SKIP LOCKED
+        )
+        DELETE FROM noetl.run r USING gone WHERE r.run_id = gone.run_id
+        RETURNING r.run_id, r.worker_id, r.execution_id, r.frame_id, r.claim_id, r.lane
+        """,
+        run=run_id,
+        dead=dead_after_seconds,
     )
 
 

@@ -12,9 +12,12 @@ from sqlalchemy.engine import Connection
 from noetl_celery.store.db import execute
 
 
-def register(session: psycopg.Connection[Any], worker_id: int, name: str) -> None:
-    """Takes the process's lock in its own session and makes it visible. Again after a reconnect: idempotent."""
-    session.execute("SELECT pg_advisory_lock(%s)", (worker_id,))
+def register(session: psycopg.Connection[Any], worker_id: int, name: str) -> bool:
+    """Makes the process visible and takes its lock in its own session. Again after a reconnect: idempotent.
+
+    False if the lock is not free: the server still keeps our session from before. It says that we live as well as
+    this one, so nobody waits for its end; ask ``lock`` again later.
+    """
     session.execute(
         """
         INSERT INTO noetl.worker (worker_id, name, host, pid) VALUES (%s, %s, %s, %s)
@@ -22,6 +25,13 @@ def register(session: psycopg.Connection[Any], worker_id: int, name: str) -> Non
         """,
         (worker_id, name, socket.gethostname(), os.getpid()),
     )
+    return lock(session, worker_id)
+
+
+def lock(session: psycopg.Connection[Any], worker_id: int) -> bool:
+    """Takes the process's lock if it is free; it is held until the session ends."""
+    row = session.execute("SELECT pg_try_advisory_lock(%s)", (worker_id,)).fetchone()
+    return bool(row and row[0])
 
 
 def seen(session: psycopg.Connection[Any], worker_id: int) -> None:

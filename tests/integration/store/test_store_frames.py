@@ -219,9 +219,11 @@ def test_parking_twice_waking_twice(world: World) -> None:
     with pytest.raises(LeaseLost):
         world.do(frames.park, FRAME, RUN, 0, {"task": 2}, **options)
     assert world.everything() == before
-    (woken,) = world.do(frames.wake, limit=10)
+    assert world.do(frames.due, limit=10) == [FRAME]
+    (woken,) = world.do(frames.wake, FRAME, limit=10)
     assert woken == {"frame_id": FRAME, "stage_id": STAGE, "execution_id": EXECUTION, "lane": 0, "step_name": "drain"}
-    assert world.do(frames.wake, limit=10) == []
+    assert world.do(frames.due, limit=10) == []
+    assert world.do(frames.wake, FRAME, limit=10) == []
     assert world.do(frames.parked, FRAME, 0) == 0
     (row,) = world.do(frames.take, FRAME, RUN, 0, floor=0, limit=1, suspects=False)
     assert (row.index, row.position, row.retries) == (0, {"task": 1}, 3)
@@ -244,8 +246,8 @@ def test_only_due_rows_wake_and_two_sweeps_share_them(world: World) -> None:
         wait = 60.0 if index == 5 else 0.0
         world.do(frames.park, FRAME, RUN, index, {}, seconds=wait, retries=0, counts=False)
     with world.process.db.begin() as connection:
-        assert len(frames.wake(connection, limit=2)) == 1  # one frame, whatever the number of rows
-        assert len(world.do(frames.wake, limit=10)) == 1  # does not wait for the first one
+        assert len(frames.wake(connection, FRAME, limit=2)) == 1  # one frame, whatever the number of rows
+        assert len(world.do(frames.wake, FRAME, limit=10)) == 1  # does not wait for the first one
     assert world.rows(FRAME) == ["READY"] * 5 + ["PARKED"]
     assert world.value("SELECT count(*) FROM noetl.wakeup") == 1
 

@@ -52,7 +52,10 @@ def age(world: World, *, seen: float = 0.0, lease: float = 10.0) -> None:
 
 
 def expired(world: World, dead_after: float = 1.0) -> list[dict[str, Any]]:
-    return list(world.do(runs.expired, dead_after_seconds=dead_after, limit=10))
+    found = world.do(runs.lost, dead_after_seconds=dead_after, limit=10)
+    removed = world.do(runs.expire, RUN, dead_after_seconds=dead_after)
+    assert found == ([] if removed is None else [RUN])
+    return [] if removed is None else [dict(removed)]
 
 
 def return_rows(world: World, *, max_crashes: int = 3, run: int = RUN) -> Any:
@@ -106,15 +109,16 @@ def test_a_lease_extended_meanwhile_is_not_taken(running: World) -> None:
         age(running, lease=-1.0)
         with session.transaction():
             assert runs.extend(session, [RUN]) == ({RUN}, [])
-            assert expired(running) == []
+            assert running.do(runs.expire, RUN, dead_after_seconds=1.0) is None
         assert expired(running) == []
 
 
 def test_two_sweeps_take_each_run_once(running: World) -> None:
     with running.process.db.begin() as connection:
-        first = runs.expired(connection, dead_after_seconds=1.0, limit=10)
-        assert expired(running) == []
-    assert len(first) == 1
+        assert runs.expire(connection, RUN, dead_after_seconds=1.0)
+        assert running.do(runs.lost, dead_after_seconds=1.0, limit=10) == [RUN]
+        assert running.do(runs.expire, RUN, dead_after_seconds=1.0) is None
+    assert expired(running) == []
 
 
 def test_extending_says_what_is_still_held(running: World) -> None:
