@@ -128,7 +128,7 @@ class Pipeline:
                 return self._retry(rule, names, outcome, task, envelope)
             if rule.do == "fail":
                 self._assign(rule.set, envelope)
-                return self._end(Failed(outcome.error or _failed_by_rule(task), task.name))
+                return self._fail(outcome, envelope)
             position.output = envelope
             position.results[task.name] = outcome.data
             if outcome.ok:
@@ -153,13 +153,18 @@ class Pipeline:
     ) -> Wait | Failed | None:
         position = self.position
         if position.attempt >= attempts_allowed(rule, names):
-            return self._end(Failed(outcome.error or _failed_by_rule(task), task.name))
+            return self._fail(outcome, envelope)
         least = outcome.error.retry_after if outcome.error else None
         delay = retry_delay(rule, names, position.attempt, least, self._random)
         self._assign(rule.set, envelope)
         position.attempt += 1
         throttled = outcome.error is not None and outcome.error.kind == "rate_limit"
         return Wait(delay, throttled, outcome.error)
+
+    def _fail(self, outcome: Outcome, envelope: dict[str, Any]) -> Failed:
+        """The row ends with this outcome; arcs that handle the failure see all of it."""
+        self.position.output = envelope
+        return self._end(Failed(outcome.error or _failed_by_rule(self.task), self.task.name))
 
     def _move(self, rule: Rule, task: TaskPlan) -> Done | Failed | None:
         position = self.position

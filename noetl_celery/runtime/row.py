@@ -85,7 +85,7 @@ class RowRunner:
         except Exception as error:
             log.exception("row %s of step %s failed unexpectedly", taken.index, self._stage.step.name)
             info = ErrorInfo("internal", f"{type(error).__name__}: {error}")
-            return Ended(_failure(taken.index, info, None, None, retries), {}), retries
+            return Ended(_failure(taken.index, info, None, retries), {}), retries
 
     def _pipeline(self, taken: TakenRow) -> Pipeline:
         stage = self._stage
@@ -160,22 +160,28 @@ class RowRunner:
     def _end(self, end: Done | Failed, pipeline: Pipeline, taken: TakenRow, retries: int) -> Ended:
         position = pipeline.position
         meta = _meta(position.output)
-        if isinstance(end, Failed):
-            return Ended(_failure(taken.index, end.error, end.task, meta, retries), position.ctx)
         keep_tasks = self._stage.step.name in self._stage.plan.results_of
+        data = end.data if isinstance(end, Done) else (position.output or {}).get("data")
         try:
             outcome = RowOutcome(
                 taken.index,
-                True,
-                result=self._encode(end.data) if self._keep_results else None,
+                isinstance(end, Done),
+                result=self._encode(data) if self._keep_results else None,
+                error=None if isinstance(end, Done) else _error_text(end.error, end.task),
                 meta=meta,
                 task_results=self._encode(position.results) if keep_tasks else None,
                 ctx=self._encode(position.ctx) if position.ctx else None,
                 retries=retries,
             )
         except ToolError as error:
-            outcome = _failure(taken.index, error.info, self._stage.step.tasks[-1].name, None, retries)
-        return Ended(outcome, position.ctx)
+            # What cannot be kept fails the row, unless it has failed already: then its own error is the news.
+            info, task = (end.error, end.task) if isinstance(end, Failed) else (error.info, self._last_task)
+            outcome = _failure(taken.index, info, task, retries)
+        return Ended(outcome, position.ctx if outcome.ctx else {})
+
+    @property
+    def _last_task(self) -> str:
+        return self._stage.step.tasks[-1].name
 
     def _encode(self, value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -208,6 +214,9 @@ def _meta(envelope: Mapping[str, Any] | None) -> str | None:
     return json.dumps({name: part for name, part in parts.items() if part})
 
 
-def _failure(index: int, error: ErrorInfo, task: str | None, meta: str | None, retries: int) -> RowOutcome:
-    text = json.dumps({**error.as_dict(), "task": task}).replace("\\u0000", "\\ufffd")
-    return RowOutcome(index, False, error=text, meta=meta, retries=retries)
+def _error_text(error: ErrorInfo, task: str | None) -> str:
+    return json.dumps({**error.as_dict(), "task": task}).replace("\\u0000", "\\ufffd")
+
+
+def _failure(index: int, error: ErrorInfo, task: str | None, retries: int) -> RowOutcome:
+    return RowOutcome(index, False, error=_error_text(error, task), retries=retries)
