@@ -1,6 +1,6 @@
 """The demo: the patient flow playbook against an API that throttles and fails, with a table at the end.
 
-    noetl-celery dev --workers 2 -- python playbooks/patient_flow/demo.py --patients 300
+    noetl-celery dev --workers 2 -- python playbooks/patient_flow/demo.py --patients 200
 
 ``dev`` starts PostgreSQL, Redis and the workers and tells us where they are; with services and workers of your
 own, set NOETL_DATABASE_URL and the rest and run this file directly. Exit code: 0 if every patient is complete, 1 if
@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, NoReturn
 from urllib.request import urlopen
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -35,7 +36,7 @@ class DemoError(Exception):
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--patients", type=int, default=300)
+    parser.add_argument("--patients", type=int, default=200)
     parser.add_argument("--rate-limit", type=int, default=100, help="requests per second that the API allows")
     parser.add_argument("--error-rate", type=float, default=0.05, help="share of requests that the API fails")
     parser.add_argument("--latency-ms", type=float, default=5, help="time that the API takes for a page")
@@ -99,18 +100,18 @@ def run_playbook(api_url: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def summary_table(rows: Sequence[Mapping[str, Any]], stats: Mapping[str, Mapping[str, int]]) -> Table:
-    """One line per data type: what the playbook saved beside what the API was asked for."""
-    table = Table(title="Patient flow", show_footer=len(rows) > 1)
+    """One line per data type: what the playbook saved beside what the API was asked for. Fits 80 columns."""
+    table = Table(box=box.SIMPLE_HEAD, show_footer=len(rows) > 1, pad_edge=False, collapse_padding=True)
     lines = [
         {
             "expected": row["expected"],
             "done": row["done"],
             "pages": row["pages"],
             "requests": stats[row["data_type"]]["requests"],
-            "throttled (429)": stats[row["data_type"]]["throttled"],
-            "errors (500)": stats[row["data_type"]]["failed"],
+            "429": stats[row["data_type"]]["throttled"],
+            "500": stats[row["data_type"]]["failed"],
             "retried": stats[row["data_type"]]["throttled"] + stats[row["data_type"]]["failed"],
-            "fetched twice": stats[row["data_type"]]["pages_twice"],
+            "twice": stats[row["data_type"]]["pages_twice"],
         }
         for row in rows
     ]
@@ -122,6 +123,11 @@ def summary_table(rows: Sequence[Mapping[str, Any]], stats: Mapping[str, Mapping
     return table
 
 
+def say(console: Console, text: str) -> None:
+    """A line as it is: no markup in it, no words coloured."""
+    console.print(text, highlight=False, markup=False)
+
+
 def demo(options: argparse.Namespace, console: Console) -> int:
     dsn = os.environ.get("NOETL_DATABASE_URL")
     if not dsn:
@@ -129,8 +135,9 @@ def demo(options: argparse.Namespace, console: Console) -> int:
         return 2
     with records_api(options) as url:
         allowed = f"{options.rate_limit} requests/s" if options.rate_limit else "any number of requests"
-        console.print(f"Records API at {url}: allows {allowed}, fails {options.error_rate:.0%} of them")
+        say(console, f"Records API at {url}: {allowed}, {options.error_rate:.0%} of them fail on purpose.")
         store_credential(dsn)
+        say(console, f"Fetching and saving every page of the records of {options.patients:,} patients …")
         started = time.monotonic()
         outcome = run_playbook(url, options)
         seconds = outcome.get("duration_seconds") or time.monotonic() - started
@@ -138,12 +145,14 @@ def demo(options: argparse.Namespace, console: Console) -> int:
             stats = json.load(answer)
     result = outcome["steps"]["report"]["output"]
     console.print(summary_table(result["rows"], stats))
+    say(console, "429: throttled. 500: failed. retried: both. twice: pages served more than once.")
     for data_type in result["missing"]:
         console.print(f"[red]incomplete: {data_type}[/red]")
     done = sum(row["done"] for row in result["rows"])
     colour = "green" if result["all_passed"] else "red"
     console.print(f"[bold {colour}]all_passed: {str(result['all_passed']).lower()}[/]", highlight=False)
-    console.print(f"{done:,} rows in {seconds:.1f} s: {done / seconds:.1f} rows/s", highlight=False)
+    say(console, f"{done:,} rows in {seconds:.1f} s: {done / seconds:.1f} rows/s")
+    say(console, f"execution {outcome['execution_id']} of {HERE.name}/patient_flow.yaml")
     return 0 if result["all_passed"] else 1
 
 
