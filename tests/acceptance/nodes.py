@@ -94,12 +94,12 @@ class Cluster:
 
         wait_for(up, f"{node.name} is ready", 30)
 
-    def consume(self, node: Node, wanted: bool) -> None:
+    def consume(self, node: Node, wanted: bool, *, queues: str = QUEUES) -> None:
         """Tells a node to take messages, or to take none."""
         from noetl_celery.app import app
 
         verb = "add_consumer" if wanted else "cancel_consumer"
-        for queue in QUEUES.split(","):
+        for queue in queues.split(","):
             replies = app.control.broadcast(
                 verb, arguments={"queue": queue}, destination=[f"{node.name}@test"], reply=True, limit=1, timeout=20
             )
