@@ -31,13 +31,16 @@ class Checks:
         #: frames of which no further row may start
         self.stopped: set[int] = set()
         self.row_ctx: dict[str, Any] = {}
-        self.most_open: Counter[int] = Counter()
+        self.paused = self.cancelled = False
 
     # -- turns -------------------------------------------------------------------------------------------------------
 
     def before_turn(self, state: ExecutionState, signals: Sequence[Signal]) -> None:
         self.before = copy.deepcopy(state)
         for signal in signals:
+            self.cancelled |= signal.type == "cancel"
+            if signal.type in ("pause", "resume"):
+                self.paused = signal.type == "pause"
             if signal.type == "frame.done" and signal.data["stage"] in state.stages:
                 for row in self.world.tables.frames[signal.data["frame"]].rows:
                     merge_paths(self.row_ctx, row.ctx or {})
@@ -54,10 +57,12 @@ class Checks:
         if state.status in FINAL:
             assert not state.stages
             assert not state.waiting
-        if state.paused:
+        if self.paused or self.cancelled or self.before.error is not None:
             assert not decision.openings
+        if self.paused or self.cancelled:
             assert not decision.claims
         self.tokens(state)
+        self.stopping(state)
         self.counters(state)
         self.bounds()
 
@@ -74,6 +79,22 @@ class Checks:
                 for step, lineage in places
             ), f"the token at {token.step} waits for nothing"
         assert state.stages or not state.waiting
+
+    def stopping(self, state: ExecutionState) -> None:
+        """A cancelled execution and a loop that failed fast start no row of any frame that they have been told of."""
+        tables = self.world.tables
+        for stage_id, stage in state.stages.items():
+            fails_fast = self.world.plan.steps[stage.step].failure_mode == "fail_fast"
+            assert stage.stopping or not (self.cancelled or (stage.failed and fails_fast) or stage.error)
+            if not stage.stopping:
+                continue
+            # (A claim of another database that was under way may be given back after its stage was stopped.)
+            assert self.world.chaos.elsewhere or not tables.claims_of(stage_id, "OPEN")
+            told = [
+                note.signal.data.get("stage") for note in tables.notes.values() if note.signal.type == "claim.filled"
+            ]
+            if stage_id not in told:
+                assert all(frame.stopping for frame in tables.frames_of(stage_id, "RUNNING"))
 
     def counters(self, state: ExecutionState) -> None:
         """With an empty inbox the state says what the tables say."""
@@ -101,7 +122,6 @@ class Checks:
             used = sum(frame.slots for frame in frames)
             used += sum(ticket.spec.budget for ticket in tickets if ticket.spec.claim_id not in filled)
             assert used <= stage.opening.settings.max_in_flight, f"{used} slots of stage {stage_id} in use"
-            self.most_open[stage_id] = max(self.most_open[stage_id], used)
             sole = [ticket.spec.claim_id for ticket in tickets if ticket.spec.sole]
             alone = len(tickets) == 1 and not ({frame.claim_id for frame in frames} - set(sole))
             assert not sole or alone, "a claim that may prove the source empty runs beside other work"

@@ -112,12 +112,12 @@ def loops(draw: st.DrawFn) -> dict[str, Any]:
         case "oldest":
             return {"cursor": {"kind": "queue", "claim": "take"}, "iterator": "row", "spec": spec}
         case mode:
-            items = list(range(draw(st.integers(0, 6))))
+            items = list(range(draw(st.sampled_from([4, 6, 2, 1, 0]))))
             return {"in": items, "iterator": "item", "spec": {**spec, "mode": mode}}
 
 
 def _condition(draw: st.DrawFn, *, flaws: bool) -> Any:
-    conditions = [None, None, "{{ true }}", "{{ false }}", "{{ ctx.n is defined }}"]
+    conditions = [None, None, None, "{{ true }}", "{{ false }}"]
     if flaws:
         conditions += ["{{ event.name == 'step.failed' }}", "{{ output.status == 'ok' }}", "{{ error.kind == 'bad' }}"]
     return draw(st.sampled_from(conditions))
@@ -126,7 +126,8 @@ def _condition(draw: st.DrawFn, *, flaws: bool) -> Any:
 @st.composite
 def routes(draw: st.DrawFn, number: int, count: int, *, flaws: bool, back: bool) -> dict[str, Any]:
     """``next`` (and what a bounded way back needs) of step ``number`` of ``count``."""
-    targets = draw(st.lists(st.integers(number + 1, count - 1), max_size=3)) if number + 1 < count else []
+    last = number + 1 >= count
+    targets = [] if last else draw(st.lists(st.integers(number + 1, count - 1), min_size=1, max_size=3))
     arcs = [{"step": f"s{target}", "when": _condition(draw, flaws=flaws)} for target in targets]
     arcs = [{name: value for name, value in arc.items() if value is not None} for arc in arcs]
     mode = draw(st.sampled_from(["exclusive", "inclusive", "inclusive"]))
@@ -143,24 +144,26 @@ def routes(draw: st.DrawFn, number: int, count: int, *, flaws: bool, back: bool)
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, flaws: bool = True, back: bool = True, most: int = 6) -> Case:
-    count = draw(st.integers(1, most))
+def cases(draw: st.DrawFn, *, flaws: bool = True, back: bool = True, least: int = 1, most: int = 6) -> Case:
+    count = draw(st.integers(least, most))
     workflow: list[dict[str, Any]] = []
     sources: dict[str, SourceSpec] = {}
     for number in range(count):
         name = f"s{number}"
         step: dict[str, Any] = {"step": name}
-        kind = draw(st.sampled_from(["router", "plain", "loop", "loop"]))
+        kind = draw(st.sampled_from(["plain", "plain", "loop", "loop", "loop", "router"]))
         if kind != "router":
             step["tool"] = draw(pipelines(name, flaws=flaws))
         if kind == "loop":
             step["loop"] = draw(loops())
             if "cursor" in step["loop"]:
-                sources[name] = SourceSpec(draw(st.integers(0, 8)), draw(st.booleans()), draw(st.booleans()))
+                sources[name] = SourceSpec(
+                    draw(st.sampled_from([3, 5, 8, 1, 0])), draw(st.booleans()), draw(st.booleans())
+                )
         spec: dict[str, Any] = {}
         if flaws and draw(st.booleans()):
             spec["policy"] = {"failure": {"mode": draw(st.sampled_from(["fail_fast", "best_effort"]))}}
-        if flaws and draw(st.integers(0, 9)) == 9:
+        if flaws and draw(st.integers(0, 4)) == 4:
             spec["timeout"] = draw(st.integers(1, 60))
         if draw(st.integers(0, 7)) == 7:
             rules = [{"when": "{{ ctx.n is defined }}", "then": {"allow": True}}, {"else": {"then": {"allow": False}}}]

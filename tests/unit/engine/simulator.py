@@ -39,6 +39,8 @@ class Chaos:
     doubled: float = 0.0
     crashes: int = 0
     slow: int = 0
+    #: share of steps at which a note comes that is no longer true
+    stale: float = 0.0
     #: share of claims that fail: mostly for a passing reason, in the end for good
     claims_fail: float = 0.0
     #: the claims' source is another database: claims take three commits
@@ -112,6 +114,8 @@ class World:
         if self.steps == self.chaos.pause_at:
             self.tables.tell("pause")
             self.tables.tell("resume", delay=20)
+        if self.random.random() < self.chaos.stale:
+            self.tell_of_the_past()
         if self.actors and self.random.random() < 0.02:
             if self.crashes:
                 self.crashes -= 1
@@ -119,6 +123,16 @@ class World:
             elif self.slow:
                 self.slow -= 1
                 self.expire(self.random.choice(list(self.tables.runs) or [0]))
+
+    def tell_of_the_past(self) -> None:
+        """A note about a stage that is over, or a second beginning."""
+        closed = [stage_id for stage_id, stage in self.tables.stages.items() if stage.status != "OPEN"]
+        numbers = {"budget": 1, "frames": 1, "slots": 1, "ok": 1, "failed": 1, "claim": 0, "frame": 0, "error": {}}
+        types = ("claim.filled", "claim.empty", "claim.failed", "frame.done", "stage.timeout")
+        if closed:
+            stage_id = self.random.choice(closed)
+            self.tables.tell(self.random.choice(types), {"stage": stage_id, "sole": True, **numbers})
+        self.tables.tell("start")
 
     def deliver(self) -> None:
         message = self.messages.pop(self.random.randrange(len(self.messages)))

@@ -82,6 +82,18 @@ def test_after_another_empty_answer_one_claim_follows_when_a_frame_ends_and_drai
     assert told.terminal == ["drain:loop.done"]
 
 
+def test_with_a_claim_still_out_a_dry_source_is_asked_again_only_after_its_answer() -> None:
+    # given two open frames, one claim that came back empty and one that is still out
+    told = Told([cursor("drain", flight=4)])
+    told.filled("drain")
+    told.filled("drain")
+    told.empty("drain", sole=False)
+    told.frame("drain")
+    assert issued(told) == []
+    told.empty("drain", sole=False)
+    assert issued(told) == [False]
+
+
 def test_a_filled_claim_makes_a_dry_source_flow_again() -> None:
     told = Told([cursor("drain", flight=3)])
     told.filled("drain")
