@@ -25,7 +25,7 @@ from noetl_celery.store import migrate
 from noetl_celery.store.credentials import Vault
 from noetl_celery.store.db import Database
 
-PLAYBOOKS = Path(__file__).parent / "playbooks"
+PLAYBOOKS = Path(__file__).parent / "acceptance" / "playbooks"
 QUEUES = "noetl.control,noetl.body"
 #: times that make a crash a matter of seconds
 QUICK = {
