@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ import psycopg
 
 from noetl_celery.errors import ServiceError
 from noetl_celery.store import runs, workers
-from noetl_celery.store.db import Database
+from noetl_celery.store.db import Database, first_line
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class Pulse:
         self._thread: threading.Thread | None = None
         self._session: psycopg.Connection[Any] | None = None
         self._locked = False
+        self._since: float | None = None
         self._ready = threading.Event()
 
     def start(self) -> None:
@@ -49,6 +51,15 @@ class Pulse:
         self._thread = threading.Thread(target=self._beat_forever, name="noetl-pulse", daemon=True)
         self._thread.start()
         self._ready.wait(timeout=5)
+
+    def steady(self, seconds: float) -> bool:
+        """Has this process been connected for so long without a break? One that has no pulse has nothing to lose.
+
+        After PostgreSQL was away all processes look dead for a moment: their sessions are gone, their leases old.
+        Whoever comes back first must give the others the time to come back as well.
+        """
+        since = self._since
+        return self._thread is None or (since is not None and time.monotonic() - since >= seconds)
 
     def stop(self) -> None:
         """Ends the thread; the process leaves in order."""
@@ -74,7 +85,7 @@ class Pulse:
                 self._beat()
                 pause = self._pause()
             except (psycopg.Error, ServiceError) as error:
-                log.warning("the pulse has lost PostgreSQL and tries again: %s", str(error).strip().splitlines()[0])
+                log.warning("the pulse has lost PostgreSQL and tries again: %s", first_line(error))
                 self._close()
                 pause = _RETRY_SECONDS
             self._wake.wait(timeout=pause)
@@ -92,6 +103,7 @@ class Pulse:
         if self._session is None or self._session.closed:
             self._session = self._db.connect_raw()
             self._locked = workers.register(self._session, self._worker_id, self._name)
+            self._since = time.monotonic()
             self._ready.set()
         elif not self._locked:
             self._locked = workers.lock(self._session, self._worker_id)
@@ -111,6 +123,7 @@ class Pulse:
                 still_mine.lost()
 
     def _close(self) -> None:
+        self._since = None
         if self._session is not None:
             self._session.close()
         self._session = None

@@ -84,6 +84,8 @@ def _wake_frame(process: Process, frame_id: int, connection: Connection) -> list
 
 def _return_crashed(process: Process, publisher: Publisher) -> None:
     dead_after = process.settings.dead_after_seconds
+    if not process.pulse.steady(dead_after):
+        return
     for run_id in process.db.run(lambda connection: runs.lost(connection, dead_after_seconds=dead_after, limit=BATCH)):
         with _contained(f"rows of run {run_id}"):
             dispatches, ended = process.db.run(partial(_return_run, process, run_id))

@@ -10,6 +10,7 @@ from cases import collection, single
 from services import make_settings
 from world import World, in_thread, wait_for
 
+from noetl_celery.runtime.lane import Lane
 from noetl_celery.runtime.pulse import Pulse
 from noetl_celery.runtime.sweep import Sweeper, sweep
 from noetl_celery.store.db import Database
@@ -103,6 +104,30 @@ def test_no_server_at_all_is_waited_for(world: World) -> None:
     away.stop()
 
 
+def test_nobody_is_dead_right_after_the_server_was_away(world: World) -> None:
+    """All sessions are gone, all leases old: whoever is back first waits for the others before it judges them."""
+    world.process.start()
+    execution = world.begin(collection("{{ [1] }}"))
+    frame = world.one_frame(execution)
+    other = world.another_process()  # it has not come back yet
+    lane = Lane(other, frame, world.value("SELECT stage_id FROM noetl.stage"), 0)
+    assert lane.start()
+    wait_for(lambda: world.process.pulse.steady(1.0), "a quiet second")
+    world.q(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+        " AND datname = current_database()"
+    )
+    world.q("UPDATE noetl.run SET lease_until = clock_timestamp() - interval '1 hour'")
+    wait_for(lambda: not world.process.pulse.steady(1.0), "the break is noticed")
+    world.sweep()
+    assert world.rows(frame) == ["TAKEN"]
+    wait_for(lambda: world.process.pulse.steady(1.0), "another quiet second")
+    world.sweep()
+    assert world.rows(frame) == ["READY"], "that one does not come back"
+    lane.close()
+    other.close()
+
+
 # the sweep's clock
 
 
@@ -147,12 +172,11 @@ def test_a_frozen_process_loses_its_row_only_when_its_lease_is_over(world: World
     world.process.start()
     execution = world.begin(collection("{{ [1, 2] }}", spec="mode: parallel, max_in_flight: 2"))
     frame = world.one_frame(execution)
-    from noetl_celery.runtime.lane import Lane
-
     stage = world.value("SELECT stage_id FROM noetl.stage")
     frozen = Lane(world.process, frame, stage, 0)
     assert frozen.start()
     world.process.pulse.drop(frozen.run_id)
+    wait_for(lambda: world.process.pulse.steady(1.0), "its own connection is no news")
     world.sweep()
     assert world.rows(frame) == ["TAKEN", "TAKEN"]
     world.q("UPDATE noetl.run SET lease_until = clock_timestamp()")
