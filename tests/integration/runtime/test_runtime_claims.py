@@ -2,74 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
-import psycopg
 import pytest
 from cases import CLAIM, cursor, fill, states
 from services import Server, credential_of
+from tickets import Arm, claim_ids, frames_of, seen, ticket
 from world import World, in_thread
 
 from noetl_celery import faults
 from noetl_celery.cursors.postgres import PostgresCursor
-from noetl_celery.errors import ErrorInfo, LeaseLost, ToolError
+from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.ids import new_id
 from noetl_celery.runtime import claim as claim_module
-from noetl_celery.runtime.sweep import _resolve
-from noetl_celery.store import claims, signals
+from noetl_celery.store import signals
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-def here(world: World, database: str) -> World:
-    """The source is our own database, with our own role."""
-    world.credential("src", credential_of(database))
-    fill(database, 7)
-    return world
-
-
-@pytest.fixture
-def source(world: World, empty_database: str) -> str:
-    """The source is another database."""
-    world.credential("src", credential_of(empty_database))
-    fill(empty_database, 7)
-    return empty_database
-
-
-Arm = Callable[[str], None]
-
-
-@pytest.fixture
-def crash_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Arm]:
-    """Arms a fault point with ``error``: what runs there ends as if its process had died, but for open sockets."""
-
-    def arm(point: str) -> None:
-        faults._visits.clear()
-        monkeypatch.setattr(faults, "_armed", {point: ("error", 1)})
-
-    yield arm
-    faults._visits.clear()
-
-
-def ticket(world: World) -> dict[str, Any]:
-    return world.q("SELECT * FROM noetl.claim ORDER BY claim_id DESC LIMIT 1")[0]
-
-
-def claim_ids(world: World) -> list[int]:
-    return [int(number) for number in world.column("SELECT claim_id FROM noetl.claim ORDER BY claim_id")]
-
-
-def frames_of(world: World) -> list[dict[str, Any]]:
-    return world.q("SELECT status, rows, source, slots, weight FROM noetl.frame ORDER BY frame_id")
-
-
-def seen(world: World) -> list[int]:
-    return sorted(call["item"]["id"] for call in world.probe.calls)
 
 
 # the ordinary way
@@ -135,200 +84,6 @@ def test_an_empty_claim_leaves_no_frame_and_says_so(world: World, database: str)
     assert ticket(world)["status"] == "EMPTY"
     assert world.column("SELECT data -> 'sole' FROM noetl.signal") == [True]
     assert world.run(execution) == "COMPLETED"
-
-
-# crashes in front of and behind the source's commit
-
-
-def test_a_crash_before_the_sources_commit_reopens_the_ticket(world: World, source: str, crash_at: Arm) -> None:
-    execution = world.begin(cursor())
-    crash_at("claim.recorded")
-    with pytest.raises(faults.FaultInjected):
-        world.claim(world.publisher.claims()[0])
-    assert [frame["status"] for frame in frames_of(world)] == ["TENTATIVE"]
-    assert states(source) == {"open": 7}
-    world.sweep()
-    assert frames_of(world) == []
-    assert world.column("SELECT count(*) FROM noetl.row") == [0]
-    assert (ticket(world)["status"], ticket(world)["attempts"]) == ("OPEN", 0)
-    assert world.settle(execution) == "COMPLETED"
-    assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
-
-
-def test_a_crash_after_the_sources_commit_is_confirmed_by_the_sweep(world: World, source: str, crash_at: Arm) -> None:
-    execution = world.begin(cursor())
-    crash_at("claim.source_committed")
-    with pytest.raises(faults.FaultInjected):
-        world.claim(world.publisher.claims()[0])
-    assert states(source) == {"open": 4, "claimed": 3}
-    assert ticket(world)["status"] == "TAKEN"
-    world.sweep()
-    assert [frame["status"] for frame in frames_of(world)] == ["RUNNING"]
-    assert ticket(world)["status"] == "FILLED"
-    assert "frame.claimed" in world.events(execution)
-    before = world.everything()
-    world.sweep()
-    assert world.everything() == before
-    assert world.settle(execution) == "COMPLETED"
-    assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
-
-
-def test_an_open_source_transaction_is_waited_for(world: World, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    execution = world.begin(cursor())
-    recorded, go_on = threading.Event(), threading.Event()
-
-    def pause(point: str) -> None:
-        if point == "claim.recorded":
-            recorded.set()
-            assert go_on.wait(20)
-
-    monkeypatch.setattr(claim_module.faults, "reached", pause)
-    with in_thread(world.claim, world.publisher.claims()[0]):
-        assert recorded.wait(20)
-        world.q("DELETE FROM noetl.run")  # its lease is over, but it only stands still
-        world.sweep()
-        assert ticket(world)["status"] == "TAKEN"
-        assert [frame["status"] for frame in frames_of(world)] == ["TENTATIVE"]
-        go_on.set()
-    assert ticket(world)["status"] == "FILLED"
-    monkeypatch.undo()
-    assert world.settle(execution) == "COMPLETED"
-    assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
-
-
-def test_a_claim_resumed_after_its_ticket_was_given_to_another_undoes_itself(
-    world: World, source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It stood still before it recorded anything: the source's rows go back, the other one's frame is untouched."""
-    execution = world.begin(cursor())
-    (claim,) = world.publisher.claims()
-    real = PostgresCursor.claim
-    other = world.another_process()
-
-    def interrupted(self: PostgresCursor, request: Any, record: Any) -> Any:
-        monkeypatch.setattr(PostgresCursor, "claim", real)
-
-        def late(rows: Any, source: Any) -> None:
-            world.q("DELETE FROM noetl.run")
-            world.sweep(other)
-            world.claim(claim, other)
-            record(rows, source)
-
-        return real(self, request, late)
-
-    monkeypatch.setattr(PostgresCursor, "claim", interrupted)
-    world.claim(claim)
-    other.close()
-    assert [frame["rows"] for frame in frames_of(world)] == [3]
-    assert states(source) == {"open": 4, "claimed": 3}
-    assert world.settle(execution) == "COMPLETED"
-    assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
-
-
-def test_a_source_that_does_not_know_its_transaction_any_more(world: World, source: str, crash_at: Arm) -> None:
-    execution = world.begin(cursor())
-    crash_at("claim.source_committed")
-    with pytest.raises(faults.FaultInjected):
-        world.claim(world.publisher.claims()[0])
-    world.q("UPDATE noetl.frame SET source = jsonb_set(source::jsonb, '{system}', '\"another\"')::json")
-    world.sweep()
-    assert "claim.unknown" in world.events(execution)
-    assert ticket(world)["status"] == "OPEN"
-    assert frames_of(world) == []
-    assert world.settle(execution) == "COMPLETED"
-    assert seen(world) == [4, 5, 6, 7], "the others come back with the playbook's own re-claim"
-
-
-def test_a_transaction_id_from_the_future_is_unknown(source: str) -> None:
-    with psycopg.connect(source) as connection:
-        place = connection.execute(
-            "SELECT current_database()::text, system_identifier::text FROM pg_control_system()"
-        ).fetchone()
-    assert place is not None
-    recorded = {"database": place[0], "system": place[1], "xid": str(2**50)}
-    assert PostgresCursor().settle(recorded, credential_of(source)) == "unknown"
-
-
-def test_a_source_that_cannot_be_asked_is_asked_again(
-    world: World, source: str, crash_at: Arm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    execution = world.begin(cursor())
-    crash_at("claim.source_committed")
-    with pytest.raises(faults.FaultInjected):
-        world.claim(world.publisher.claims()[0])
-
-    def away(*_: Any) -> Any:
-        raise ToolError(ErrorInfo("connection", "the source is away", retryable=True))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(PostgresCursor, "settle", away)
-        world.sweep()
-        assert ticket(world)["status"] == "TAKEN"
-    assert world.settle(execution) == "COMPLETED"
-    assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
-
-
-# sweeps and late runs against each other
-
-
-def orphan(world: World, crash_at: Arm, point: str = "claim.recorded") -> dict[str, Any]:
-    """A ticket whose run died; as a sweep reads it."""
-    world.begin(cursor())
-    crash_at(point)
-    with pytest.raises(faults.FaultInjected):
-        world.claim(world.publisher.claims()[0])
-    world.q("DELETE FROM noetl.run")
-    (found,) = world.do(claims.orphaned, limit=5)
-    return dict(found)
-
-
-@pytest.mark.parametrize("verdict", ["aborted", "unknown", "committed"])
-def test_a_sweep_that_comes_too_late_leaves_the_next_runs_frame_alone(
-    world: World, source: str, crash_at: Arm, verdict: str
-) -> None:
-    found = orphan(world, crash_at)
-    world.sweep()
-    crash_at("claim.recorded")
-    with pytest.raises(faults.FaultInjected):
-        world.claim(found["claim_id"])
-    before = world.everything()
-    with contextlib.suppress(LeaseLost):
-        assert world.process.db.run(partial(_resolve, world.process, found, verdict)) == []
-    assert world.everything() == before
-
-
-def test_a_sweep_goes_on_after_one_that_was_quicker(
-    world: World, source: str, crash_at: Arm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = orphan(world, crash_at, "claim.source_committed")
-    monkeypatch.setattr(claims, "orphaned", lambda connection, limit: [found])
-    world.sweep()
-    before = world.everything()
-    world.sweep()
-    assert world.everything() == before
-
-
-@pytest.mark.parametrize("retryable", [True, False])
-def test_the_late_failure_of_a_lost_run_is_not_the_next_ones(
-    world: World, source: str, monkeypatch: pytest.MonkeyPatch, retryable: bool
-) -> None:
-    world.begin(cursor())
-    (claim,) = world.publisher.claims()
-
-    def lose(*_: Any) -> Any:
-        world.q("DELETE FROM noetl.run")
-        world.q("UPDATE noetl.claim SET taken_by = 4711")
-        world.q(
-            "INSERT INTO noetl.run (run_id, worker_id, execution_id, claim_id, lease_seconds, lease_until, "
-            "heartbeat_seconds) VALUES (4711, 1, 1, %s, 1, now(), 1)",
-            claim,
-        )
-        raise ToolError(ErrorInfo("timeout", "canceling statement", retryable=retryable))
-
-    monkeypatch.setattr(PostgresCursor, "claim", lose)
-    world.claim(claim)
-    assert (ticket(world)["status"], ticket(world)["taken_by"]) == ("TAKEN", 4711)
-    assert world.column("SELECT run_id FROM noetl.run") == [4711]
 
 
 # other roles
@@ -436,7 +191,7 @@ def test_a_claim_that_changes_nothing_ends(here: World, max_bytes: str) -> None:
     assert here.run(execution, messages=200) == "FAILED"
     error = here.value("SELECT error FROM noetl.execution")
     assert error["kind"] == "endless_claim"
-    assert "three claims in a row" in error["message"]
+    assert "3 claims in a row" in error["message"]
     assert len(here.probe.calls) == 6
 
 

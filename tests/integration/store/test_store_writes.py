@@ -54,6 +54,7 @@ def test_a_ticket_is_locked_by_one_and_the_other_leaves(world: World) -> None:
 def test_taking_and_holding_a_ticket(world: World) -> None:
     issue(world)
     world.do(claims.take, CLAIM, RUN)
+    world.do(runs.start_claim, RUN, WORKER, EXECUTION, CLAIM, lease=5.0)
     before = world.everything()
     for run in (RUN, OTHER):
         with pytest.raises(LeaseLost):
@@ -62,6 +63,9 @@ def test_taking_and_holding_a_ticket(world: World) -> None:
     with pytest.raises(LeaseLost):
         world.do(claims.hold, CLAIM, OTHER)
     assert world.everything() == before
+    world.do(runs.finish, RUN)  # its lease is over, though the ticket still names it
+    with pytest.raises(LeaseLost):
+        world.do(claims.hold, CLAIM, RUN)
 
 
 def test_a_claim_run_is_started_once(world: World) -> None:
@@ -135,24 +139,51 @@ def test_orphans_are_tickets_whose_run_is_gone_and_nobody_looks_at(world: World)
         assert world.do(claims.orphaned, limit=5) == []
 
 
-def test_seen_before(world: World) -> None:
-    def frame(frame_id: int, digests: list[int], status: str = "COMPLETED") -> None:
-        world.do(create_frame, NewFrame(frame_id, STAGE, EXECUTION, frame_id, [], 1, 1, digests=digests))
-        world.q("UPDATE noetl.frame SET status = %s WHERE frame_id = %s", status, frame_id)
+def seen(world: World, *digests: int) -> Any:
+    return world.do(claims.seen_before, STAGE, digests)
 
-    def seen(*digests: int) -> Any:
-        return world.do(claims.seen_before, STAGE, digests)
 
-    assert seen(1, 2) is None
-    frame(1, [1, 2])
-    assert seen(1, 2) is None
-    frame(2, [1, 2])
-    assert "three claims in a row" in seen(1, 2)
-    assert seen(2, 1) is None
-    frame(3, [2, -(2**63)], "RUNNING")
-    assert "another open frame" in seen(7, 8, -(2**63))
-    assert seen(1) is None
+def add_frame(world: World, frame_id: int, digests: list[int], *, status: str = "COMPLETED", failed: int = 0) -> None:
+    payloads = [{"n": digest} for digest in digests]
+    world.do(create_frame, NewFrame(frame_id, STAGE, EXECUTION, frame_id, payloads, 1, 1, digests=digests))
+    world.q(
+        "UPDATE noetl.frame SET status = %s, failed_rows = %s, open_rows = CASE WHEN %s = 'COMPLETED' THEN 0 ELSE rows END"
+        " WHERE frame_id = %s",
+        status,
+        failed,
+        status,
+        frame_id,
+    )
+
+
+def test_the_same_rows_three_times_in_a_row_are_noticed(world: World) -> None:
+    assert seen(world, 1, 2) is None
+    add_frame(world, 1, [1, 2])
+    assert seen(world, 1, 2) is None
+    add_frame(world, 2, [1, 2])
+    assert "3 claims in a row" in seen(world, 1, 2)
+    assert seen(world, 2, 1) is None
+
+
+def test_a_failed_row_that_its_queue_hands_out_again_is_given_more_chances(world: World) -> None:
+    for frame_id in range(1, claims.ALIKE_FAILED):
+        assert seen(world, 1) is None
+        add_frame(world, frame_id, [1], failed=1)
+    assert f"{claims.ALIKE_FAILED} claims in a row" in seen(world, 1)
+
+
+def test_a_row_that_waits_in_an_open_frame_is_noticed_at_once(world: World) -> None:
+    add_frame(world, 3, [2, -(2**63)], status="RUNNING")
+    assert "another open frame" in seen(world, 7, 8, -(2**63))
+    assert seen(world, 1) is None
     assert world.do(claims.seen_before, STAGE + 1, [2]) is None
+
+
+def test_a_row_at_work_may_have_been_given_back_by_its_own_body(world: World) -> None:
+    add_frame(world, 3, [2, 5], status="RUNNING")
+    world.q("UPDATE noetl.row SET status = 'TAKEN', taken_by = 1 WHERE frame_id = 3 AND row_index = 0")
+    assert seen(world, 2) is None
+    assert "another open frame" in seen(world, 5)
 
 
 # outbox

