@@ -148,6 +148,13 @@ class ToolError(NoetlError):
         self.info = info
         self.extra: dict[str, Any] = dict(extra or {})
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_tool_error, (type(self), self.info, self.extra))
+
+
+def _tool_error(kind: type[ToolError], info: ErrorInfo, extra: Mapping[str, Any]) -> ToolError:
+    return kind(info, extra=extra)
+
 
 class InternalConflict(Exception):
     """A guarded write matched nothing: somebody else owns the work now. The transaction is undone, nobody is told."""

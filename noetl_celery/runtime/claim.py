@@ -76,6 +76,8 @@ def _claim_here(process: Process, connection: Connection, claim_id: int) -> _Ans
     if prepared is None:
         return _Answer([], False)
     driver, stage, request = prepared
+    if stage.cancelling:
+        return _answer(process, connection, ticket, stage, Claimed((), dry=False), [], run_id=None)
     if not driver.same_place(request.credential, process.settings.libpq_url):
         return None
     session = connection.connection.driver_connection

@@ -142,6 +142,7 @@ class Lane:
         #: somebody died over this frame: suspects run alone from now on
         self.careful = frame["attempt"] > 1
         self.several = frame["lanes"] > 1
+        self.fail_fast = frame["fail_fast"]
         loop = stage.step.loop
         self.batch = 1 if loop is not None and loop.frame.ack == "row" else self.settings.outcome_batch_rows
         self.stage.extra = {
@@ -243,6 +244,8 @@ class Lane:
             if not self.outcomes:
                 self.oldest = time.monotonic()
             self.outcomes.append(end.outcome)
+            if self.fail_fast and not end.outcome.ok:
+                self.closing.set()  # no further row starts; the write tells the other lanes
             if self.ordered:
                 merge_paths(self.stage.ctx, end.ctx)
         elif isinstance(end, CalledBack):

@@ -32,6 +32,8 @@ class StageNames:
     previous: str | None
     results: Mapping[str, Any]
     task_results: Mapping[str, Mapping[str, Any]]
+    #: the execution is being cancelled: nothing more is to be claimed for it
+    cancelling: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def of_row(self, position: Position, args: Mapping[str, Any] | None, extra: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -98,4 +100,5 @@ def load_stage(process: Process, connection: Connection, stage_id: int) -> Stage
         previous=row["previous"],
         results=stages.Results(connection, execution_id, wanted).load(wanted),
         task_results=stages.TaskResults(connection, execution_id, wanted).load(wanted & plan.results_of),
+        cancelling=row["execution_status"] == "CANCELLING",
     )

@@ -107,7 +107,10 @@ def hold(connection: Connection, claim_id: int, run_id: int) -> None:
     _expect(
         execute(
             connection,
-            "SELECT FROM noetl.claim WHERE claim_id = %(claim)s AND status = 'TAKEN' AND taken_by = %(run)s FOR UPDATE",
+            """
+            SELECT FROM noetl.claim c JOIN noetl.run r ON r.run_id = c.taken_by
+            WHERE c.claim_id = %(claim)s AND c.status = 'TAKEN' AND c.taken_by = %(run)s FOR UPDATE
+            """,
             claim=claim_id,
             run=run_id,
         ).rowcount,
@@ -193,31 +196,57 @@ def tentative(connection: Connection, claim_id: int) -> list[dict[str, Any]]:
     )
 
 
+#: answers in a row that are exactly alike before a source counts as endless: where all their rows were ok, and where
+#: some failed (an honest queue hands out a failed row again)
+ALIKE_OK, ALIKE_FAILED = 3, 20
+
+
 def seen_before(connection: Connection, stage_id: int, digests: Sequence[int]) -> str | None:
-    """Why a source looks as if its claims change nothing, or None: a row of a still open frame, or the third time
-    in a row the same frame."""
-    row = one(
+    """Why a source looks as if its claims change nothing, or None.
+
+    Either one of these rows waits in an open frame and nobody has begun it, so no body can have given it back; or
+    the last claims have returned exactly these rows, again and again.
+    """
+    waiting = one(
         connection,
         """
-        SELECT EXISTS (SELECT FROM noetl.frame WHERE stage_id = %(stage)s AND status IN ('RUNNING', 'TENTATIVE')
-                       AND digests && %(digests)s::bigint[]) AS open,
-               (SELECT count(*) = 2 AND bool_and(digests = %(digests)s::bigint[])
-                FROM (-- the frames that one claim was cut into are one answer
-                      SELECT array_agg(d.digest ORDER BY f.frame_id, d.place) AS digests
-                      FROM noetl.frame f, unnest(f.digests) WITH ORDINALITY AS d(digest, place)
-                      WHERE f.stage_id = %(stage)s AND f.frame_index IN (
-                          SELECT DISTINCT frame_index FROM noetl.frame WHERE stage_id = %(stage)s
-                          ORDER BY frame_index DESC LIMIT 2)
-                      GROUP BY f.frame_index) AS last) AS again
+        SELECT EXISTS (
+            SELECT FROM noetl.frame f, unnest(f.digests) WITH ORDINALITY AS d(digest, place), noetl.row r
+            WHERE f.stage_id = %(stage)s AND f.status IN ('RUNNING', 'TENTATIVE') AND f.digests && %(digests)s::bigint[]
+              AND d.digest = ANY(%(digests)s::bigint[]) AND r.frame_id = f.frame_id
+              AND r.row_index = CASE WHEN f.weight > 1 THEN 0 ELSE d.place - 1 END
+              AND r.status IN ('READY', 'PARKED')) AS found
         """,
         stage=stage_id,
         digests=list(digests),
     )
-    if row and row["open"]:
-        return "a claim returned a row that another open frame is still working on"
-    if row and row["again"]:
-        return "three claims in a row returned exactly the same rows"
+    if waiting and waiting["found"]:
+        return "a claim returned a row that waits in another open frame"
+    alike, ok = _alike(connection, stage_id, digests, ALIKE_OK - 1)
+    if alike and (ok or _alike(connection, stage_id, digests, ALIKE_FAILED - 1)[0]):
+        return f"{ALIKE_OK if ok else ALIKE_FAILED} claims in a row returned exactly the same rows"
     return None
+
+
+def _alike(connection: Connection, stage_id: int, digests: Sequence[int], answers: int) -> tuple[bool, bool]:
+    """Did the last ``answers`` claims of a stage all return these rows, and did none of those fail?"""
+    row = one(
+        connection,
+        """
+        SELECT count(*) = %(answers)s AND bool_and(digests = %(digests)s::bigint[]) AS alike, sum(failed) = 0 AS ok
+        FROM (-- the frames that one claim was cut into are one answer
+              SELECT array_agg(d.digest ORDER BY f.frame_id, d.place) AS digests, max(f.failed_rows) AS failed
+              FROM noetl.frame f, unnest(f.digests) WITH ORDINALITY AS d(digest, place)
+              WHERE f.stage_id = %(stage)s AND f.frame_index IN (
+                  SELECT DISTINCT frame_index FROM noetl.frame WHERE stage_id = %(stage)s
+                  ORDER BY frame_index DESC LIMIT %(answers)s)
+              GROUP BY f.frame_index) AS last
+        """,
+        stage=stage_id,
+        digests=list(digests),
+        answers=answers,
+    )
+    return (bool(row["alike"]), bool(row["ok"])) if row else (False, False)
 
 
 def claimed_event(claim: Mapping[str, Any], step: str, rows: int) -> Event:

@@ -151,7 +151,7 @@ def load(connection: Connection, frame_id: int) -> Mapping[str, Any] | None:
         connection,
         """
         SELECT frame_id, stage_id, execution_id, claim_id, status, frame_index, lanes, row_concurrency, attempt,
-               stopping
+               stopping, fail_fast
         FROM noetl.frame WHERE frame_id = %(frame)s
         """,
         frame=frame_id,

@@ -147,7 +147,8 @@ def add_frame(world: World, frame_id: int, digests: list[int], *, status: str = 
     payloads = [{"n": digest} for digest in digests]
     world.do(create_frame, NewFrame(frame_id, STAGE, EXECUTION, frame_id, payloads, 1, 1, digests=digests))
     world.q(
-        "UPDATE noetl.frame SET status = %s, failed_rows = %s, open_rows = CASE WHEN %s = 'COMPLETED' THEN 0 ELSE rows END"
+        "UPDATE noetl.frame SET status = %s, failed_rows = %s,"
+        " open_rows = CASE WHEN %s = 'COMPLETED' THEN 0 ELSE rows END"
         " WHERE frame_id = %s",
         status,
         failed,
