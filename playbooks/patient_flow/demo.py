@@ -135,7 +135,7 @@ def demo(options: argparse.Namespace, console: Console) -> int:
         return 2
     with records_api(options) as url:
         allowed = f"{options.rate_limit} requests/s" if options.rate_limit else "any number of requests"
-        say(console, f"Records API at {url}: {allowed}, {options.error_rate:.0%} of them fail on purpose.")
+        say(console, f"Records API at {url}: {allowed}, {options.error_rate:.0%} fail on purpose.")
         store_credential(dsn)
         say(console, f"Fetching and saving every page of the records of {options.patients:,} patients …")
         started = time.monotonic()
