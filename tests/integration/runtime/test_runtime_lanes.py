@@ -315,6 +315,7 @@ def test_a_lane_that_loses_its_run_stops_and_changes_nothing(world: World) -> No
     assert world.everything() == before[0]
 
 
+@with_settings(republish_seconds=0.2)
 @pytest.mark.parametrize("committed", [False, True])
 def test_a_lost_commit_runs_no_row_twice(world: World, monkeypatch: pytest.MonkeyPatch, committed: bool) -> None:
     """The connection breaks at COMMIT, before or after the server has done it: rows taken there are not taken twice."""

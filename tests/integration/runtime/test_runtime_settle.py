@@ -77,7 +77,9 @@ def test_an_open_source_transaction_is_waited_for(world: World, source: str, mon
         assert ticket(world)["status"] == "TAKEN"
         assert [frame["status"] for frame in frames_of(world)] == ["TENTATIVE"]
         go_on.set()
-    assert ticket(world)["status"] == "FILLED"
+    # It has committed its claim but may not answer any more: that is the next sweep's, which asks the source again.
+    assert ticket(world)["status"] == "TAKEN"
+    assert states(source) == {"open": 4, "claimed": 3}
     monkeypatch.undo()
     assert world.settle(execution) == "COMPLETED"
     assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
