@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from services import Server, make_settings
@@ -22,13 +23,13 @@ def postgres() -> Iterator[Server]:
     if given:
         yield Server(given)
         return
-    try:
-        services = EmbeddedServices(fresh=True, redis=False)
-    except InputError as error:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(error))
-    with services:
+    with ExitStack() as stack:
+        try:
+            services = stack.enter_context(EmbeddedServices(fresh=True, redis=False))
+        except InputError as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(str(error))
         server = Server(services.database_url or "")
         # Nothing here has to survive a power cut.
         for name in ("fsync", "synchronous_commit", "full_page_writes"):
