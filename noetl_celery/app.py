@@ -12,7 +12,7 @@ from typing import Any
 
 from celery import Celery, signals
 from celery.exceptions import WorkerShutdown
-from kombu.entity import Queue
+from kombu.entity import Exchange, Queue
 
 from noetl_celery.errors import NoetlError, Unreachable
 from noetl_celery.runtime import process as processes
@@ -62,7 +62,7 @@ def create(settings: Settings) -> Celery:
         task_ignore_result=True,
         task_track_started=False,
         task_default_queue=CONTROL_QUEUE,
-        task_queues=[Queue(CONTROL_QUEUE), Queue(BODY_QUEUE)],
+        task_queues=[Queue(name, Exchange(name), routing_key=name) for name in (CONTROL_QUEUE, BODY_QUEUE)],
         task_create_missing_queues=True,
         task_routes={BODY: {"queue": BODY_QUEUE}, "noetl.*": {"queue": CONTROL_QUEUE}},
         worker_prefetch_multiplier=1,

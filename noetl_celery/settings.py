@@ -61,7 +61,6 @@ class Settings(BaseSettings):
     outcome_batch_seconds: float = Field(
         0.1, gt=0, description="how long an outcome waits for others before it is written"
     )
-    parallel_default: int = Field(16, ge=1, description="items in flight of a parallel loop that does not say how many")
 
     # Recovery
     max_crashes: int = Field(
@@ -91,8 +90,6 @@ class Settings(BaseSettings):
     )
     signal_batch: int = Field(500, ge=1, description="signals of an execution that are decided on at once")
     jump_budget: int = Field(10_000, ge=1, description="jumps of a row's pipeline before it fails as endless")
-    collection_max_items: int = Field(1_000_000, ge=1, description="items that a loop over a collection may have")
-    inline_max_bytes: int = Field(65_536, ge=0, description="results larger than this are stored as a reference")
     result_max_bytes: int = Field(16_777_216, ge=1, description="the largest result that a row may have")
 
     # Worker processes
@@ -100,6 +97,9 @@ class Settings(BaseSettings):
     body_concurrency: int | None = Field(None, ge=1, description="processes of a bodies node (default: number of CPUs)")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
         "INFO", description="least level that is logged"
+    )
+    pools: str | None = Field(
+        None, description="pools that have workers of their own, separated by commas; lanes of other pools go to all"
     )
     debug: bool = Field(False, description="show tracebacks where otherwise one line says what is wrong")
 
@@ -163,11 +163,6 @@ class Settings(BaseSettings):
                 f"NOETL_OUTCOME_BATCH_SECONDS ({self.outcome_batch_seconds:g}) must be less than NOETL_LEASE_SECONDS "
                 f"({self.lease_seconds:g}): outcomes would be written after their lease has ended"
             )
-        if self.inline_max_bytes > self.result_max_bytes:
-            yield (
-                f"NOETL_INLINE_MAX_BYTES ({self.inline_max_bytes}) must not be more than NOETL_RESULT_MAX_BYTES "
-                f"({self.result_max_bytes}); lower the first or raise the second"
-            )
 
     @property
     def libpq_url(self) -> str:
@@ -183,6 +178,11 @@ class Settings(BaseSettings):
     def result_url(self) -> str:
         """The Redis that Celery's results and chord counters are kept in."""
         return self.result_backend_url or self.broker_url
+
+    @property
+    def own_pools(self) -> frozenset[str]:
+        """The pools whose lanes wait for a worker of that pool."""
+        return frozenset(filter(None, (name.strip() for name in (self.pools or "").split(","))))
 
     @property
     def body_processes(self) -> int:

@@ -83,6 +83,10 @@ def _run(options: DevOptions, signals: Signals) -> int:
         redis="broker_url" not in given,
     )
     with contextlib.ExitStack() as stack:
+        count = f"{options.workers} worker{'' if options.workers == 1 else 's'}"
+        _say(
+            f"starting {'PostgreSQL, ' * ('database_url' not in given)}{'Redis, ' * ('broker_url' not in given)}{count} …"
+        )
         stack.enter_context(services)
         supervisor = stack.enter_context(Supervisor(signals, min(settings.grace_seconds, GRACE_SECONDS), _say))
         for child in services.children:

@@ -113,15 +113,19 @@ def step_words(step: StepProgress, rate: float | None) -> str:
     """``1,200 rows, 3 failed, 250/s, 24 frames (2 open), 5.1 s``; of a plain step only how long it has been running."""
     parts: list[str] = []
     if step.kind != "single":
-        parts.append(f"{step.done:,} rows")
+        parts.append(_counted(step.done, "row"))
         if step.failed:
             parts.append(f"{step.failed:,} failed")
         if rate:
             parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
         if step.kind == "cursor":
-            parts.append(f"{step.frames:,} frames" + (f" ({step.open_frames} open)" if step.open_frames else ""))
+            parts.append(_counted(step.frames, "frame") + (f" ({step.open_frames} open)" if step.open_frames else ""))
     parts.append(seconds_text(step.seconds))
     return ", ".join(parts)
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def show_execution(execution: Execution) -> None:

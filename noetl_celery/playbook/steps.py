@@ -281,6 +281,8 @@ class StepCompiler:
             self._error("`mode: cursor` needs `loop.cursor`", ("loop", "spec", "mode"))
         if loop.cursor is not None and mode not in (None, "cursor"):
             self._warn(f"`mode: {mode}` is ignored: `cursor` makes it a cursor loop", ("loop", "spec", "mode"))
+        if loop.aggregate is not None:
+            self._warn("`aggregate` has no effect yet", ("loop", "aggregate"))
         flight = ("loop", "spec", "max_in_flight"), ("loop", "spec", "policy", "max_in_flight")
         given = loop.spec.max_in_flight, loop.spec.policy.max_in_flight
         return LoopPlan(
@@ -326,6 +328,9 @@ class StepCompiler:
         elif cursor.kind == "postgres" and not changes_rows(cursor.claim):
             hint = "set a status in an UPDATE … RETURNING around the SELECT … FOR UPDATE SKIP LOCKED"
             self._warn("`claim` changes nothing: it would lease the same rows for ever", (*path, "claim"), hint=hint)
+        for key in ("reclaim", "reclaim_after", "dead_letter", "count"):
+            if getattr(cursor, key) is not None:
+                self._warn(f"`{key}` has no effect yet", (*path, key))
         keys = ("auth", "reclaim", "reclaim_after", "dead_letter", "count", "options")
         optional = {key: self._optional(getattr(cursor, key), (*path, key), "cursor") for key in keys}
         claim = self._value(cursor.claim or "", (*path, "claim"), "cursor", what="claim")

@@ -286,7 +286,7 @@ def _answer(
             connection, ticket, "EMPTY", "claim.empty", {"sole": ticket["sole"]}, run_id=run_id, republish_seconds=again
         )
         return _Answer([], True)
-    queue = body_queue(stage.plan, stage.step.name)
+    queue = body_queue(stage.plan, stage.step.name, process.settings)
     dispatches = []
     for frame in made:
         lanes = tuple(range(frame.lanes))

@@ -374,7 +374,7 @@ class Lane:
             return []
         if not frame["ready"] or (self.ordered and frame["parked"]) or self.parked >= self.width:
             return []
-        queue_name = body_queue(self.stage.plan, self.stage.step.name)
+        queue_name = body_queue(self.stage.plan, self.stage.step.name, self.settings)
         outbox.add_lanes(
             connection,
             self.execution_id,

@@ -28,6 +28,16 @@ class Publisher:
         self._app = app
         self._away = False
 
+    def reachable(self) -> bool:
+        """Is the broker there? Asked only while it was away at the last message; then it costs a connection."""
+        if self._away:
+            self._send(self._connect)
+        return not self._away
+
+    def _connect(self) -> None:
+        with self._app.connection_for_write() as connection:
+            connection.ensure_connection(max_retries=1, timeout=3)
+
     def orchestrate(self, execution_id: int) -> bool:
         """Asks for somebody to look at the execution's signals. False if the broker is away."""
         return self._send(

@@ -63,6 +63,8 @@ def _my_turn(connection: Connection, interval: float) -> bool:
 
 
 def _publish_late(process: Process, publisher: Publisher) -> None:
+    if not publisher.reachable():
+        return  # attempts that nobody can hear are not counted, or the next one would be minutes away
     again = process.settings.republish_seconds
     late = process.db.run(lambda connection: outbox.due(connection, limit=BATCH, republish_seconds=again))
     publisher.dispatch(late)
@@ -122,7 +124,7 @@ def _contained(what: str) -> Iterator[None]:
 
 def _lane(process: Process, connection: Connection, frame: Mapping[str, Any]) -> Dispatch:
     plan = _plan(process, connection, frame["stage_id"])
-    queue = body_queue(plan, frame["step_name"])
+    queue = body_queue(plan, frame["step_name"], process.settings)
     place = (frame["execution_id"], frame["stage_id"], frame["frame_id"])
     lanes = (frame["lane"],)
     outbox.add_lanes(connection, *place, lanes, queue, delay_seconds=process.settings.republish_seconds)
@@ -188,7 +190,7 @@ def _resolve(process: Process, ticket: Mapping[str, Any], verdict: str, connecti
     plan = _plan(process, connection, stage_id)
     row = stages.load(connection, stage_id)
     assert row is not None
-    queue = body_queue(plan, row["step_name"])
+    queue = body_queue(plan, row["step_name"], process.settings)
     dispatches = []
     for frame in confirmed:
         lanes = tuple(range(frame["lanes"]))

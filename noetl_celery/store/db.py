@@ -23,7 +23,7 @@ T = TypeVar("T")
 _RETRY_STATES = frozenset({"40001", "40P01"})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 #: a session that stands still inside a transaction gives up its locks after this
-_IDLE_IN_TRANSACTION = "60s"
+_IDLE_IN_TRANSACTION = "20s"
 
 
 class Database:

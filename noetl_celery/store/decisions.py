@@ -17,10 +17,13 @@ CONTROL_QUEUE = "noetl.control"
 BODY_QUEUE = "noetl.body"
 
 
-def body_queue(plan: Plan, step: str) -> str:
-    """The queue that a step's lanes go to: its own pool's, its playbook's, or the common one."""
+def body_queue(plan: Plan, step: str, settings: Settings) -> str:
+    """The queue that a step's lanes go to: that of its pool (or its playbook's), or the common one.
+
+    A pool that the settings do not name has no workers of its own: its lanes would wait for ever.
+    """
     pool = plan.steps[step].pool or plan.pool
-    return f"{BODY_QUEUE}.{pool}" if pool else BODY_QUEUE
+    return f"{BODY_QUEUE}.{pool}" if pool in settings.own_pools else BODY_QUEUE
 
 
 def apply(
@@ -84,7 +87,7 @@ def _open_frame(
             fail_fast=step.loop is not None and step.failure_mode == "fail_fast",
         ),
     )
-    queue = body_queue(plan, opening.step)
+    queue = body_queue(plan, opening.step, settings)
     outbox.add_lanes(
         connection,
         execution_id,

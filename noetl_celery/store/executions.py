@@ -121,16 +121,16 @@ def progress(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
     return every(
         connection,
         """
-        SELECT s.stage_id, s.step_name, s.visit, s.kind, s.opened_at, s.frames,
-               s.ok_rows + coalesce(f.ok, 0) AS ok, s.failed_rows + coalesce(f.failed, 0) AS failed,
+        SELECT s.stage_id, s.step_name, s.visit, s.kind, s.opened_at, f.frames,
+               coalesce(f.ok, 0) AS ok, coalesce(f.failed, 0) AS failed,
                coalesce(f.open_frames, 0) AS open_frames, coalesce(f.open_rows, 0) AS open_rows,
                coalesce(f.reruns, 0) AS reruns,
                extract(epoch FROM clock_timestamp() - s.opened_at)::float AS seconds
         FROM noetl.stage s
         LEFT JOIN LATERAL (
-            SELECT sum(ok_rows * weight) AS ok, sum(failed_rows * weight) AS failed, count(*) AS open_frames,
-                   sum(open_rows) AS open_rows, sum(reruns) AS reruns
-            FROM noetl.frame WHERE stage_id = s.stage_id AND status = 'RUNNING'
+            SELECT sum(ok_rows * weight) AS ok, sum(failed_rows * weight) AS failed, sum(open_rows) AS open_rows,
+                   sum(reruns) AS reruns, count(*) AS frames, count(*) FILTER (WHERE status = 'RUNNING') AS open_frames
+            FROM noetl.frame WHERE stage_id = s.stage_id AND status IN ('RUNNING', 'COMPLETED')
         ) f ON true
         WHERE s.execution_id = %(execution)s AND s.status = 'OPEN' ORDER BY s.stage_id
         """,

@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT, System, until
+from running import ROOT, System, until
 
 from noetl_celery import AsyncNoetl, ExecutionFailed, InputError, NotFound, WaitTimeout
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, System, until
+from running import ROOT, System, until
 
 pytestmark = pytest.mark.acceptance
 

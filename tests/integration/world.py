@@ -33,6 +33,9 @@ class FakePublisher:
     def __init__(self) -> None:
         self.sent: deque[Dispatch | int] = deque()
 
+    def reachable(self) -> bool:
+        return True
+
     def orchestrate(self, execution_id: int) -> bool:
         self.sent.append(execution_id)
         return True

@@ -81,7 +81,6 @@ def test_all_problems_at_once_and_no_secrets(monkeypatch: pytest.MonkeyPatch) ->
         ("NOETL_POOL_SIZE", "1", "greater than or equal to 2"),
         ("NOETL_LEASE_SECONDS", "9", "NOETL_LEASE_SECONDS (9) must be at least twice NOETL_HEARTBEAT_SECONDS (5)"),
         ("NOETL_DEAD_AFTER_SECONDS", "5", "must be more than NOETL_HEARTBEAT_SECONDS"),
-        ("NOETL_INLINE_MAX_BYTES", "99999999", "NOETL_RESULT_MAX_BYTES"),
     ],
 )
 def test_one_problem(name: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:

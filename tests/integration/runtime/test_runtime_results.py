@@ -21,7 +21,7 @@ WAIT = {"policy": {"rules": [{"when": "{{ output.status == 'error' }}", "then": 
 
 @pytest.fixture
 def settings(database: str) -> Settings:
-    return make_settings(database, result_max_bytes=1000, inline_max_bytes=500)
+    return make_settings(database, result_max_bytes=1000)
 
 
 def outcome(world: World) -> dict[str, Any]:
