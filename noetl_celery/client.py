@@ -411,8 +411,10 @@ class Execution:
         return self._signal("cancel", {"reason": reason} if reason else {}, unless=FINAL | {"CANCELLING"})
 
     def pause(self) -> bool:
-        """No new step or claim starts until :meth:`resume`; rows that are claimed already go on. Idempotent; False if the
-        execution had ended."""
+        """No new step or claim starts until :meth:`resume`; rows that are claimed already go on.
+
+        Idempotent; False if the execution had ended.
+        """
         return self._signal("pause", {}, unless=FINAL)
 
     def resume(self) -> bool:

@@ -84,9 +84,8 @@ def _run(options: DevOptions, signals: Signals) -> int:
     )
     with contextlib.ExitStack() as stack:
         count = f"{options.workers} worker{'' if options.workers == 1 else 's'}"
-        _say(
-            f"starting {'PostgreSQL, ' * ('database_url' not in given)}{'Redis, ' * ('broker_url' not in given)}{count} …"
-        )
+        parts = [name for name, url in (("PostgreSQL", "database_url"), ("Redis", "broker_url")) if url not in given]
+        _say(f"starting {', '.join([*parts, count])} …")
         stack.enter_context(services)
         supervisor = stack.enter_context(Supervisor(signals, min(settings.grace_seconds, GRACE_SECONDS), _say))
         for child in services.children:
