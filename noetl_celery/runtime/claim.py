@@ -41,6 +41,16 @@ class _Answer:
     orchestrate: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A frame that a ticket was answered with; ``rows`` are those of the source."""
+
+    frame_id: int
+    lanes: int
+    slots: int
+    rows: int
+
+
 def run_claim(process: Process, publisher: Publisher, claim_id: int) -> None:
     """Answers a ticket. Safe to run any number of times, also at once: the ticket is answered once.
 
@@ -286,24 +296,43 @@ def _answer(
             connection, ticket, "EMPTY", "claim.empty", {"sole": ticket["sole"]}, run_id=run_id, republish_seconds=again
         )
         return _Answer([], True)
-    queue = body_queue(stage.plan, stage.step.name, process.settings)
+    filled = [Filled(frame.frame_id, frame.lanes, frame.slots, len(frame.payloads) * frame.weight) for frame in made]
+    dispatches = fill(
+        process,
+        connection,
+        ticket,
+        body_queue(stage.plan, stage.step.name, process.settings),
+        stage.step.name,
+        filled,
+        dry=claimed.dry,
+        run_id=run_id,
+    )
+    return _Answer(dispatches, bool(ticket["more"]))
+
+
+def fill(
+    process: Process,
+    connection: Connection,
+    ticket: Ticket,
+    queue: str,
+    step: str,
+    made: Sequence[Filled],
+    *,
+    dry: bool,
+    run_id: int | None,
+) -> list[Dispatch]:
+    """Answers a ticket with its frames, all RUNNING now: their lanes, events and the signal. Raises ``LeaseLost``."""
+    again = process.settings.republish_seconds
+    place = ticket["execution_id"], ticket["stage_id"]
     dispatches = []
     for frame in made:
         lanes = tuple(range(frame.lanes))
-        outbox.add_lanes(
-            connection, stage.execution_id, stage.stage_id, frame.frame_id, lanes, queue, delay_seconds=again
-        )
-        rows = len(frame.payloads) * frame.weight
-        claims.tell(connection, stage.execution_id, frame.frame_id, claims.claimed_event(ticket, stage.step.name, rows))
-        dispatches.append(Dispatch("lanes", stage.execution_id, stage.stage_id, frame.frame_id, lanes, queue))
-    data = {
-        "frames": len(made),
-        "slots": sum(frame.slots for frame in made),
-        "rows": len(claimed.rows),
-        "dry": claimed.dry,
-    }
+        outbox.add_lanes(connection, *place, frame.frame_id, lanes, queue, delay_seconds=again)
+        claims.tell(connection, place[0], frame.frame_id, claims.claimed_event(ticket, step, frame.rows))
+        dispatches.append(Dispatch("lanes", *place, frame.frame_id, lanes, queue))
+    data = {"frames": len(made), "slots": sum(frame.slots for frame in made), "dry": dry}
     claims.answer(connection, ticket, "FILLED", "claim.filled", data, run_id=run_id, republish_seconds=again)
-    return _Answer(dispatches, bool(ticket["more"]))
+    return dispatches
 
 
 def _failed(process: Process, claim_id: int, mine: int, error: ToolError | TemplateError) -> _Answer | None:

@@ -16,15 +16,14 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
-from noetl_celery.engine.decision import Event
-from noetl_celery.errors import LeaseLost, NoetlError, ServiceError, ToolError
+from noetl_celery.errors import NoetlError, ServiceError
 from noetl_celery.playbook.plan import Plan
-from noetl_celery.runtime.names import load_stage
 from noetl_celery.runtime.process import Process, stop_announced
 from noetl_celery.runtime.publish import Publisher
-from noetl_celery.store import claims, crashes, events, frames, outbox, runs, signals, stages, workers
+from noetl_celery.runtime.settle import settle_claims
+from noetl_celery.store import crashes, frames, outbox, runs, signals, stages, workers
 from noetl_celery.store.db import execute
-from noetl_celery.store.decisions import CONTROL_QUEUE, body_queue
+from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.outbox import Dispatch
 
 log = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ def sweep(process: Process, publisher: Publisher) -> bool:
     settings = process.settings
     if not process.db.run(lambda connection: _my_turn(connection, settings.sweep_seconds)):
         return False
-    for step in (_wake, _return_crashed, _settle, _publish_late):
+    for step in (_wake, _return_crashed, settle_claims, _publish_late):
         try:
             step(process, publisher)
         except NoetlError as error:
@@ -135,74 +134,6 @@ def _plan(process: Process, connection: Connection, stage_id: int) -> Plan:
     row = stages.load(connection, stage_id)
     assert row is not None
     return process.plans.get(connection, row["catalog_id"])
-
-
-def _settle(process: Process, publisher: Publisher) -> None:
-    """Tickets whose process died: nothing recorded → open again; recorded → the source's transaction decides."""
-    for ticket in process.db.run(lambda connection: claims.orphaned(connection, limit=BATCH)):
-        try:
-            verdict = _verdict(process, ticket)
-        except (ToolError, NoetlError) as error:
-            log.warning("claim %s waits for its source, which cannot be asked: %s", ticket["claim_id"], error)
-            continue
-        if verdict == "running":
-            continue
-        if verdict == "unknown":
-            log.warning(
-                "claim %s: the source no longer knows its transaction; rows that it leased come back with the "
-                "playbook's own re-claim",
-                ticket["claim_id"],
-            )
-        try:
-            dispatches = process.db.run(partial(_resolve, process, ticket, verdict))
-        except LeaseLost:
-            continue  # another sweep, or the run itself, was quicker
-        publisher.dispatch(dispatches)
-        publisher.orchestrate(ticket["execution_id"])
-
-
-def _verdict(process: Process, ticket: Mapping[str, Any]) -> str:
-    tentative = process.db.run(lambda connection: claims.tentative(connection, ticket["claim_id"]))
-    if not tentative:
-        return "aborted"
-    source = tentative[0]["source"]
-    auth = source.get("auth")
-    credential = auth if isinstance(auth, Mapping) else process.credential(str(auth))
-    stage = process.db.run(lambda connection: load_stage(process, connection, ticket["stage_id"]))
-    kind = stage.step.loop.cursor.kind if stage and stage.step.loop and stage.step.loop.cursor else "postgres"
-    return process.cursors.get(kind).settle(source, credential)
-
-
-def _resolve(process: Process, ticket: Mapping[str, Any], verdict: str, connection: Connection) -> list[Dispatch]:
-    again = process.settings.republish_seconds
-    claim_id, stage_id, execution_id = ticket["claim_id"], ticket["stage_id"], ticket["execution_id"]
-    if verdict != "committed":
-        # First the guard: what a later run has recorded for this ticket is not ours to forget.
-        if claims.reopen(connection, claim_id, run_id=ticket["taken_by"], failed=False) is None:
-            return []
-        claims.forget(connection, claim_id)
-        if verdict == "unknown":
-            event = Event("claim.unknown", "ABANDONED", None, stage_id, result={"claim": claim_id})
-            events.append(connection, execution_id, [event])
-        outbox.add_claim(connection, execution_id, stage_id, claim_id, CONTROL_QUEUE, delay_seconds=again)
-        return [Dispatch("claim", execution_id, stage_id, claim_id, queue=CONTROL_QUEUE)]
-    confirmed = claims.confirm(connection, claim_id)
-    plan = _plan(process, connection, stage_id)
-    row = stages.load(connection, stage_id)
-    assert row is not None
-    queue = body_queue(plan, row["step_name"], process.settings)
-    dispatches = []
-    for frame in confirmed:
-        lanes = tuple(range(frame["lanes"]))
-        outbox.add_lanes(connection, execution_id, stage_id, frame["frame_id"], lanes, queue, delay_seconds=again)
-        event = claims.claimed_event(ticket, row["step_name"], frame["rows"] * frame["weight"])
-        claims.tell(connection, execution_id, frame["frame_id"], event)
-        dispatches.append(Dispatch("lanes", execution_id, stage_id, frame["frame_id"], lanes, queue))
-    data = {"frames": len(confirmed), "slots": sum(frame["slots"] for frame in confirmed), "dry": False}
-    claims.answer(
-        connection, ticket, "FILLED", "claim.filled", data, run_id=ticket["taken_by"], republish_seconds=again
-    )
-    return dispatches
 
 
 class Sweeper:

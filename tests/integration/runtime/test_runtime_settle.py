@@ -18,7 +18,7 @@ from noetl_celery import faults
 from noetl_celery.cursors.postgres import PostgresCursor
 from noetl_celery.errors import ErrorInfo, LeaseLost, ToolError
 from noetl_celery.runtime import claim as claim_module
-from noetl_celery.runtime.sweep import _resolve
+from noetl_celery.runtime.settle import _resolve
 from noetl_celery.store import claims
 
 pytestmark = pytest.mark.integration
