@@ -1,0 +1,49 @@
+"""What people see while it runs: counts that never go back, and where rows are sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cases import cursor, fill, single
+from services import make_settings
+from world import World
+
+from noetl_celery.store import decisions, executions
+
+pytestmark = pytest.mark.integration
+
+
+def seen(world: World, execution: int) -> dict[str, Any]:
+    return world.do(executions.progress, execution)[0]
+
+
+def test_rows_of_a_frame_that_has_ended_count_before_and_after_it_is_decided_on(world: World) -> None:
+    fill(world.settings.libpq_url, 5)
+    world.credential("src", {"dsn": world.settings.libpq_url})
+    execution = world.begin(cursor())
+    world.deliver()  # the claim
+    before = seen(world, execution)
+    assert (before["ok"], before["frames"], before["open_frames"]) == (0, 1, 1)
+    world.deliver()  # its lane: the frame has ended, nobody has decided yet
+    between = seen(world, execution)
+    assert (between["ok"], between["frames"], between["open_frames"]) == (3, 1, 0)
+    world.deliver()  # the decision
+    after = seen(world, execution)
+    assert (after["ok"], after["frames"], after["open_frames"]) == (3, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("own", "queue"),
+    [(None, "noetl.body"), ("cpu", "noetl.body"), ("cpu, gpu", "noetl.body.gpu")],
+    ids=["no pools", "another pool", "that pool"],
+)
+def test_only_a_pool_with_workers_of_its_own_has_a_queue(database: str, own: str | None, queue: str) -> None:
+    world = World(make_settings(database, pools=own))
+    try:
+        playbook = single().replace("workflow:", "executor: {spec: {pool: gpu}}\nworkflow:")
+        world.begin(playbook)
+        assert world.column("SELECT queue FROM noetl.outbox") == [queue]
+        assert decisions.BODY_QUEUE == "noetl.body"
+    finally:
+        world.close()
