@@ -46,13 +46,18 @@ def create(settings: Settings) -> Celery:
         "socket_connect_timeout": 3,
         "socket_timeout": 10,
         "socket_keepalive": True,
+        # Whoever publishes does not wait for a broker that is away: the sweep sends what could not be sent.
+        "max_retries": 2,
+        "interval_start": 0,
+        "interval_step": 0.1,
+        "interval_max": 0.2,
     }
     app.conf.update(
         accept_content=["json"],
         task_serializer="json",
         result_serializer="json",
         result_expires=RESULT_SECONDS,
-        result_backend_transport_options=transport,
+        result_backend_transport_options={**transport, "retry_policy": {"max_retries": 2, "interval_max": 0.2}},
         broker_transport_options=transport,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,

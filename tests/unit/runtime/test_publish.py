@@ -12,6 +12,7 @@ from noetl_celery.settings import Settings
 from noetl_celery.store.outbox import Dispatch
 
 
+@pytest.mark.timeout(15)
 def test_a_broker_that_is_away_is_said_once_and_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
     publisher = Publisher(create(Settings(broker_url="redis://127.0.0.1:1/0")))
     assert publisher.reachable(), "nobody has noticed yet"
