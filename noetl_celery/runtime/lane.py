@@ -79,12 +79,14 @@ class Lane:
         self.settings = process.settings
         self.run_id = new_id()
         self.execution_id = 0
+        self.begun = time.monotonic()
         self.waiting: deque[TakenRow] = deque()
         self.air: set[int] = set()
         self.ended: queue.SimpleQueue[tuple[TakenRow, RowEnd, int, float]] = queue.SimpleQueue()
         self.outcomes: list[RowOutcome] = []
         self.back: list[Back] = []
-        self.oldest = 0.0
+        #: on the monotonic clock: when the oldest unwritten outcome came, and when the database was last asked
+        self.oldest = self.looked = 0.0
         self.parked = 0
         self.suspect: int | None = None
         self.floor = 0
@@ -99,7 +101,6 @@ class Lane:
 
     def start(self) -> bool:
         """Takes the lane and its first rows. False if there is nothing to do here."""
-        self.begun = time.monotonic()
         taken = self.process.db.run(self._take_lane)
         if taken is None:
             return False
@@ -287,8 +288,6 @@ class Lane:
             return True
         low = not self.waiting and len(self.air) < self.width - self.parked
         return (low and not self.exhausted) or time.monotonic() - self.looked >= LOOK_SECONDS
-
-    looked = 0.0
 
     def _wanted(self) -> int:
         """How many rows to take now."""
