@@ -23,9 +23,8 @@ from noetl_celery.runtime.publish import BODY, CLAIM, ORCHESTRATE, SWEEP, Publis
 from noetl_celery.runtime.sweep import Sweeper
 from noetl_celery.runtime.sweep import sweep as run_sweep
 from noetl_celery.runtime.watchdog import watch
-from noetl_celery.settings import Settings, load
+from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings, load
 from noetl_celery.store.db import patiently
-from noetl_celery.store.decisions import BODY_QUEUE, CONTROL_QUEUE
 from noetl_celery.store.migrate import check
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import ExecutionFailed, InputError, NotFound, Problem, ServiceError, WaitTimeout
-from noetl_celery.settings import Settings, load
+from noetl_celery.settings import CONTROL_QUEUE, Settings, load
 from noetl_celery.submission import Playbook, checked_workload, deep_merged, read_playbook
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: statuses in which an execution never changes again
-FINAL = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 STATUSES = ("PENDING", "RUNNING", "PAUSED", "CANCELLING", "COMPLETED", "FAILED", "CANCELLED")
 
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.05, 0.5
@@ -449,7 +448,6 @@ def _publisher(settings: Settings) -> Publisher:
     from celery import Celery
 
     from noetl_celery.runtime.publish import Publisher
-    from noetl_celery.store.decisions import CONTROL_QUEUE
 
     app = Celery("noetl_celery.client", broker=settings.broker_url, set_as_current=False)
     app.conf.update(

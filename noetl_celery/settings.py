@@ -17,6 +17,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from noetl_celery.errors import InputError
 
 PREFIX = "NOETL_"
+#: the Celery queues, known to whoever publishes and whoever starts nodes
+CONTROL_QUEUE = "noetl.control"
+#: lanes; those of a pool with workers of its own go to ``noetl.body.<pool>``
+BODY_QUEUE = "noetl.body"
 BROKER_SCHEMES = ("redis", "rediss", "redis+socket", "sentinel")
 
 DATABASE_EXAMPLE = "write for example postgresql://user:password@host:5432/database"

@@ -11,11 +11,9 @@ import typer
 
 from noetl_celery.cli.supervisor import Program, Signals, Stopped, Supervisor
 from noetl_celery.errors import InputError
-from noetl_celery.settings import Settings, load
+from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings, load
 
 APP = "noetl_celery"
-CONTROL_QUEUE = "noetl.control"
-BODY_QUEUE = "noetl.body"
 
 
 def node_name(role: str, name: str) -> str:

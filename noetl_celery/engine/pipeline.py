@@ -125,7 +125,7 @@ class Pipeline:
         try:
             rule = choose(task.rules, names, ok=outcome.ok)
             if rule.do == "retry":
-                return self._retry(rule, names, outcome, task, envelope)
+                return self._retry(rule, names, outcome, envelope)
             if rule.do == "fail":
                 self._assign(rule.set, envelope)
                 return self._fail(outcome, envelope)
@@ -149,7 +149,7 @@ class Pipeline:
         return self._names(self.position, args, extra)
 
     def _retry(
-        self, rule: Rule, names: Mapping[str, Any], outcome: Outcome, task: TaskPlan, envelope: dict[str, Any]
+        self, rule: Rule, names: Mapping[str, Any], outcome: Outcome, envelope: dict[str, Any]
     ) -> Wait | Failed | None:
         position = self.position
         if position.attempt >= attempts_allowed(rule, names):

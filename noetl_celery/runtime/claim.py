@@ -20,8 +20,9 @@ from noetl_celery.playbook.plan import CursorPlan
 from noetl_celery.runtime.names import StageNames, load_stage
 from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.publish import Publisher
+from noetl_celery.settings import CONTROL_QUEUE
 from noetl_celery.store import claims, events, frames, outbox, runs
-from noetl_celery.store.decisions import CONTROL_QUEUE, body_queue
+from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.outbox import Dispatch
 
 log = logging.getLogger(__name__)

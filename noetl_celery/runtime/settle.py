@@ -16,20 +16,21 @@ from noetl_celery.playbook.plan import Plan, StepPlan
 from noetl_celery.runtime.claim import Filled, fill
 from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.publish import Publisher
+from noetl_celery.settings import CONTROL_QUEUE
 from noetl_celery.store import claims, events, outbox, stages
-from noetl_celery.store.decisions import CONTROL_QUEUE, body_queue
+from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.outbox import Dispatch
 
 log = logging.getLogger(__name__)
 
 #: tickets looked at in one go; the next sweep does the rest
-BATCH = 500
+TICKETS = 500
 
 
 def settle_claims(process: Process, publisher: Publisher) -> None:
     """Looks at every ticket whose run is gone. Nothing recorded, or undone at the source: open again; committed there:
     its frames are ours; still running there: later. A ticket that cannot be settled now holds up no other."""
-    for ticket in process.db.run(lambda connection: claims.orphaned(connection, limit=BATCH)):
+    for ticket in process.db.run(lambda connection: claims.orphaned(connection, limit=TICKETS)):
         try:
             verdict = _verdict(process, ticket)
             if verdict == "running":

@@ -9,12 +9,9 @@ from sqlalchemy.engine import Connection
 from noetl_celery.engine.decision import Decision, Opening
 from noetl_celery.engine.state import ExecutionState
 from noetl_celery.playbook.plan import Plan
-from noetl_celery.settings import Settings
+from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings
 from noetl_celery.store import claims, events, executions, frames, outbox, signals, stages
 from noetl_celery.store.outbox import Dispatch
-
-CONTROL_QUEUE = "noetl.control"
-BODY_QUEUE = "noetl.body"
 
 
 def body_queue(plan: Plan, step: str, settings: Settings) -> str:

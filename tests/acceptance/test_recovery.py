@@ -14,7 +14,7 @@ import redis
 from nodes import Cluster, Node, cluster, wait_for
 
 from noetl_celery.faults import POINTS
-from noetl_celery.store.decisions import BODY_QUEUE
+from noetl_celery.settings import BODY_QUEUE
 
 pytestmark = pytest.mark.acceptance
 
