@@ -96,7 +96,12 @@ execution = sa.Table(
     _id("execution_id"),
     _big("catalog_id"),
     _text("path"),
+    #: of a child: the execution and the row that wait for it, what the caller asked for, its depth, its ``iter``
     _big("parent_execution_id", nullable=True),
+    _big("parent_frame_id", nullable=True),
+    sa.Column("parent_row_index", sa.Integer),
+    _count("depth"),
+    _json("parent_iter"),
     *_status("PENDING", "RUNNING", "PAUSED", "CANCELLING", "COMPLETED", "FAILED", "CANCELLED"),
     _json("workload", nullable=False),
     _json("ctx", nullable=False),
@@ -148,6 +153,8 @@ claim = sa.Table(
     _count("budget", 1),
     sa.Column("sole", sa.Boolean, nullable=False),
     sa.Column("more", sa.Boolean, nullable=False),
+    #: the playbook's stale re-claim runs before it
+    sa.Column("reclaim", sa.Boolean, nullable=False, server_default=sa.false()),
     _big("taken_by", nullable=True),
     _count("attempts"),
     _now("created_at"),
@@ -178,6 +185,8 @@ frame = sa.Table(
     sa.Column("stopping", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("fail_fast", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("has_ctx", sa.Boolean, nullable=False, server_default=sa.false()),
+    #: a row that fails for good is handed to the playbook's dead letter statement first
+    sa.Column("dead_letter", sa.Boolean, nullable=False, server_default=sa.false()),
     _count("attempt", 1),
     _time("lease_until"),
     #: hashes of the claimed rows, to notice a source that hands out the same ones again
@@ -211,6 +220,10 @@ row = sa.Table(
     #: ``http``, ``pg``, ``py`` and ``meta`` of the last outcome, for the arcs of a plain step
     _json("meta"),
     _json("ctx"),
+    #: its values for ``loop.aggregate``
+    _json("aggregate"),
+    #: the child execution that a PARKED row waits for
+    _big("waits_for", nullable=True),
     _time("finished_at"),
     sa.CheckConstraint("(status = 'TAKEN') = (taken_by IS NOT NULL)", name="taken"),
     postgresql_with={"fillfactor": "70"},
