@@ -15,7 +15,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong in a playbook, with its place: ``file:line:column`` (both from 1), step and a hint."""
+    """One thing that is wrong in a playbook, with its place: ``file:line:column`` (both from 1), step and a hint.
+
+    ``code`` is a stable word for this kind of problem, one of ``playbook/codes.py``.
+    """
 
     message: str
     file: str | None = None
@@ -24,6 +27,7 @@ class Problem:
     step: str | None = None
     hint: str | None = None
     warning: bool = False
+    code: str = "invalid"
 
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)

@@ -85,9 +85,14 @@ class _Compiler:
     def _root(self) -> model.Document | None:
         version, kind = self._document.get("apiVersion"), self._document.get("kind")
         if version is not None and version != _API_VERSION:
-            self._report.error(f"apiVersion is {version!r}", ("apiVersion",), hint=f"this is read: {_API_VERSION}")
+            self._report.error(
+                f"apiVersion is {version!r}",
+                ("apiVersion",),
+                code="not-a-playbook",
+                hint=f"this is read: {_API_VERSION}",
+            )
         if kind is not None and kind != "Playbook":
-            self._report.error(f"kind is {kind!r}, not Playbook", ("kind",))
+            self._report.error(f"kind is {kind!r}, not Playbook", ("kind",), code="not-a-playbook")
         checked = self._document.derived(*self._document)
         for key, right in (("apiVersion", _API_VERSION), ("kind", "Playbook")):
             if key in checked:
@@ -108,7 +113,7 @@ class _Compiler:
         if not isinstance(workflow, list):
             return {}, frozenset()
         if not workflow:
-            self._report.error("`workflow` has no step", ("workflow",))
+            self._report.error("`workflow` has no step", ("workflow",), code="missing-key")
         names = self._step_names(workflow)
         plans: dict[str, StepPlan] = {}
         refs: set[str] = set()
@@ -116,7 +121,7 @@ class _Compiler:
             path: Path = ("workflow", index)
             name = names[index]
             if not isinstance(data, YamlMap):
-                self._report.error("a step is a mapping: `step: name`, `tool: …`", path)
+                self._report.error("a step is a mapping: `step: name`, `tool: …`", path, code="wrong-type")
                 continue
             step = self._validated(model.Step, data, path, name)
             if isinstance(step, model.Step):
@@ -133,9 +138,11 @@ class _Compiler:
             if name is not None and name in names:
                 first = self._document["workflow"].marks[names.index(name)].line
                 path: Path = ("workflow", index, "step")
-                self._report.error(f"two steps are called `{name}` (the first on line {first})", path, step=name)
+                message = f"two steps are called `{name}` (the first on line {first})"
+                self._report.error(message, path, code="duplicate-name", step=name)
             elif name in _SHADOWED:
-                self._report.warn(f"a step called `{name}` cannot be referred to", ("workflow", index, "step"))
+                message = f"a step called `{name}` cannot be referred to"
+                self._report.warn(message, ("workflow", index, "step"), code="shadowed-name")
             names.append(name)
         return names
 
@@ -143,7 +150,8 @@ class _Compiler:
         wanted = root.executor.spec.entry_step
         if wanted is not None and wanted not in steps:
             path: Path = ("executor", "spec", "entry_step")
-            self._report.error(f"entry_step `{wanted}` is no step", path, hint=suggestion(wanted, steps))
+            message = f"entry_step `{wanted}` is no step"
+            self._report.error(message, path, code="unknown-step", hint=suggestion(wanted, steps))
         if wanted in steps:
             return str(wanted)
         return "start" if "start" in steps else next(iter(steps))
@@ -154,7 +162,7 @@ class _Compiler:
             name = data.get("step") if isinstance(data, YamlMap) else None
             if isinstance(name, str) and name in arcs and name not in reached:
                 path: Path = ("workflow", index, "step")
-                self._report.warn(f"no arc leads here from `{entry}`", path, step=name)
+                self._report.warn(f"no arc leads here from `{entry}`", path, code="unreachable-step", step=name)
 
 
 def _pruned(kind: type[model.Model], data: Any, error: ValidationError) -> model.Model | None:

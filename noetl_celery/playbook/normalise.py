@@ -216,16 +216,19 @@ class Normaliser:
                         value.put(name, mapping[other][name], mapping[other].mark_of(name))
                 mapping[key] = value
             else:
-                self._problem(f"`{other}` and `{key}` are the same key", mark, hint=f"keep `{key}`")
+                self._problem(
+                    f"`{other}` and `{key}` are the same key", mark, hint=f"keep `{key}`", code="conflicting-keys"
+                )
         else:
             mapping.put(key, mapping[other], mark)
         del mapping[other]
 
     def _warn(self, message: str, mark: Mark, *, hint: str) -> None:
-        self._problems.add(Problem(message, self._file, mark.line, mark.column, self._step, hint, warning=True))
+        place = self._file, mark.line, mark.column, self._step
+        self._problems.add(Problem(message, *place, hint, warning=True, code="older-form"))
 
-    def _problem(self, message: str, mark: Mark, *, hint: str) -> None:
-        self._problems.add(Problem(message, self._file, mark.line, mark.column, self._step, hint))
+    def _problem(self, message: str, mark: Mark, *, hint: str, code: str = "unread-form") -> None:
+        self._problems.add(Problem(message, self._file, mark.line, mark.column, self._step, hint, code=code))
 
 
 def _each(items: Any, change: Callable[[Any], Any]) -> Any:

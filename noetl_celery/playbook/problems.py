@@ -36,13 +36,13 @@ class Reporter:
         self.problems = problems
         self._lines = text.splitlines()
 
-    def error(self, message: str, path: Path, *, step: str | None = None, hint: str | None = None) -> None:
-        """Something that refuses the playbook."""
-        self._add(message, path, step, hint, warning=False)
+    def error(self, message: str, path: Path, *, code: str, step: str | None = None, hint: str | None = None) -> None:
+        """Something that refuses the playbook; ``code`` is one of :data:`~noetl_celery.playbook.codes.ERRORS`."""
+        self._add(message, path, step, hint, code, warning=False)
 
-    def warn(self, message: str, path: Path, *, step: str | None = None, hint: str | None = None) -> None:
-        """Something that works and should still be looked at."""
-        self._add(message, path, step, hint, warning=True)
+    def warn(self, message: str, path: Path, *, code: str, step: str | None = None, hint: str | None = None) -> None:
+        """Something that works and should still be looked at; ``code`` is one of the ``WARNINGS``."""
+        self._add(message, path, step, hint, code, warning=True)
 
     def syntax(self, error: TemplateSyntax, path: Path, *, step: str | None, what: str) -> None:
         """A template that does not parse, on its own line of a block of text."""
@@ -50,7 +50,7 @@ class Reporter:
         line = None if mark is None else mark.text_line + error.line
         line, column = self._find(error.expression, line, None if mark is None else mark.column)
         message = f"{what}: the template `{error.expression}` does not parse: {error.message}"
-        self.problems.add(Problem(message, self.file, line, column, step))
+        self.problems.add(Problem(message, self.file, line, column, step, code="template-syntax"))
 
     def invalid(self, error: ValidationError, model: type[BaseModel], path: Path, *, step: str | None) -> None:
         """Everything that a model refuses."""
@@ -60,7 +60,7 @@ class Reporter:
                 message, hint = self._unknown_step_key(str(location[0]), path)
             else:
                 message, hint = _in_words(found, model, location)
-            self.error(message, (*path, *location), step=step, hint=hint)
+            self.error(message, (*path, *location), code=_code_of(found), step=step, hint=hint)
 
     def _unknown_step_key(self, key: str, path: Path) -> tuple[str, str | None]:
         """A misspelt key of a step, or one that was meant for its tool."""
@@ -74,10 +74,10 @@ class Reporter:
             return f"`{key}` beside `tool` belongs inside it", f"move `{key}` into `tool`"
         return f"unknown key `{key}`", f"a key of a tool stands inside it: `tool: {{kind: …, {key}: …}}`"
 
-    def _add(self, message: str, path: Path, step: str | None, hint: str | None, *, warning: bool) -> None:
+    def _add(self, message: str, path: Path, step: str | None, hint: str | None, code: str, *, warning: bool) -> None:
         mark = place_of(self.document, path)
         line, column = (mark.line, mark.column) if mark is not None else (1, 1)
-        self.problems.add(Problem(message, self.file, line, column, step, hint, warning))
+        self.problems.add(Problem(message, self.file, line, column, step, hint, warning, code))
 
     def _find(self, text: str, line: int | None, column: int | None) -> tuple[int | None, int | None]:
         """The exact place of a piece of template: folded and quoted text moves its lines about a little."""
@@ -95,6 +95,13 @@ def suggestion(name: str, known: Iterable[str]) -> str | None:
     """``did you mean `x`?``, or None."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"did you mean `{near[0]}`?" if near else None
+
+
+def _code_of(found: Any) -> str:
+    codes = {"extra_forbidden": "unknown-key", "missing": "missing-key", "literal_error": "wrong-value"}
+    if found["type"] == "value_error" and str(found["ctx"]["error"]).startswith("must "):
+        return "wrong-value"
+    return codes.get(found["type"], "wrong-type")
 
 
 def _in_words(found: Any, model: type[BaseModel], location: Path) -> tuple[str, str | None]:

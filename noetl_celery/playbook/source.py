@@ -127,7 +127,7 @@ def _decode(raw: bytes, file: str) -> str:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         column = error.start - (raw.rfind(b"\n", 0, error.start) + 1) + 1
-        problem = Problem(f"the file is not UTF-8 (byte 0x{raw[error.start]:02x})", file, line, column)
+        problem = Problem(f"the file is not UTF-8 (byte 0x{raw[error.start]:02x})", file, line, column, code="yaml")
         raise PlaybookInvalid([problem]) from None
 
 
@@ -142,12 +142,14 @@ def _compose(text: str, file: str) -> Any:
         raise _refused(f"not valid YAML: {message}", file, mark) from None
     except (yaml.YAMLError, RecursionError) as error:
         said = "nested too deeply" if isinstance(error, RecursionError) else str(getattr(error, "reason", error))
-        raise PlaybookInvalid([Problem(f"not valid YAML: {said}", file, *_position(text, error))]) from None
+        raise PlaybookInvalid(
+            [Problem(f"not valid YAML: {said}", file, *_position(text, error), code="yaml")]
+        ) from None
     finally:
         if loader is not None:
             loader.dispose()
     if root is None:
-        raise PlaybookInvalid([Problem("the file is empty", file, 1, 1)])
+        raise PlaybookInvalid([Problem("the file is empty", file, 1, 1, code="yaml")])
     return root
 
 
@@ -171,9 +173,9 @@ def _yaml_message(error: yaml.MarkedYAMLError) -> str:
     return f"{problem}{context}"
 
 
-def _refused(message: str, file: str, mark: Any) -> PlaybookInvalid:
+def _refused(message: str, file: str, mark: Any, code: str = "yaml") -> PlaybookInvalid:
     line, column = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
-    return PlaybookInvalid([Problem(message, file, line, column)])
+    return PlaybookInvalid([Problem(message, file, line, column, code=code)])
 
 
 class _Reader:
@@ -188,11 +190,13 @@ class _Reader:
     def value(self, node: Any) -> Any:
         self._count += 1
         if self._count > _MAX_NODES:
-            raise _refused("the document is too large once its aliases are expanded", self._file, node.start_mark)
+            message = "the document is too large once its aliases are expanded"
+            raise _refused(message, self._file, node.start_mark, "too-large")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         if id(node) in self._above or len(self._above) > _MAX_DEPTH:
-            raise _refused("the document contains itself or is nested too deeply", self._file, node.start_mark)
+            message = "the document contains itself or is nested too deeply"
+            raise _refused(message, self._file, node.start_mark, "too-large")
         self._above.append(id(node))
         try:
             return self._mapping(node) if isinstance(node, yaml.MappingNode) else self._sequence(node)
@@ -211,7 +215,7 @@ class _Reader:
             key = self._key(key_node)
             if key in found:
                 first = found.marks[key].line
-                self._problem(f"the key `{key}` is there twice (first on line {first})", key_node)
+                self._problem(f"the key `{key}` is there twice (first on line {first})", key_node, "duplicate-key")
             found.put(key, self.value(value_node), _mark(key_node, value_node))
         for other in merged:
             for key in other:
@@ -263,13 +267,15 @@ class _Reader:
             mark = node.start_mark
             message = f"`{node.value}` is read as {str(value).lower()}"
             hint = f'write {str(value).lower()}, or "{node.value}" for the text'
-            self._problems.add(Problem(message, self._file, mark.line + 1, mark.column + 1, hint=hint, warning=True))
+            place = mark.line + 1, mark.column + 1
+            code = "ambiguous-boolean"
+            self._problems.add(Problem(message, self._file, *place, hint=hint, warning=True, code=code))
             return value
         return bool(word == "true")
 
-    def _problem(self, message: str, node: Any) -> None:
+    def _problem(self, message: str, node: Any, code: str = "yaml") -> None:
         mark = node.start_mark
-        self._problems.add(Problem(message, self._file, mark.line + 1, mark.column + 1))
+        self._problems.add(Problem(message, self._file, mark.line + 1, mark.column + 1, code=code))
 
 
 def _mark(node: Any, value: Any = None) -> Mark:

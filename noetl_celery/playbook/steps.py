@@ -132,7 +132,7 @@ class StepCompiler:
         names = [self._task_name(task, index) for index, task in enumerate(self._step.tool)]
         for index, name in enumerate(names):
             if name in names[:index]:
-                self._error(f"two tasks are called `{name}`", ("tool", index, "name"))
+                self._error(f"two tasks are called `{name}`", ("tool", index, "name"), code="duplicate-name")
         return tuple(self._task(task, name, index, names) for index, (task, name) in enumerate(self._pairs(names)))
 
     def _pairs(self, names: list[str]) -> list[tuple[model.Task, str]]:
@@ -180,20 +180,31 @@ class StepCompiler:
             self._unknown_kind("tool", kind, self._tools.kinds(), (*where, "kind"))
             return frozenset({"code"})
         for key, message in self._tools.check(kind, config):
-            self._error(f"{called}: {message}", (*where, key) if key is not None else (*where, "kind"))
+            self._error(
+                f"{called}: {message}",
+                (*where, key) if key is not None else (*where, "kind"),
+                code=_complaint_code(message),
+            )
         return self._tools.raw_keys(kind)
 
     def _unknown_kind(self, what: str, kind: str, known: Collection[str], where: Path) -> None:
         kinds = ", ".join(sorted(known))
         if kind in _NEED_PLUGINS:
-            self._error(f"{what} kind `{kind}` needs a plugin that is not installed", where, hint=f"known: {kinds}")
+            self._error(
+                f"{what} kind `{kind}` needs a plugin that is not installed",
+                where,
+                code="unknown-kind",
+                hint=f"known: {kinds}",
+            )
             return
         near = suggestion(kind, known)
-        self._error(f"unknown {what} kind `{kind}`", where, hint=f"{near + ' ' if near else ''}known: {kinds}")
+        hint = f"{near + ' ' if near else ''}known: {kinds}"
+        self._error(f"unknown {what} kind `{kind}`", where, code="unknown-kind", hint=hint)
 
     def _check_input_syntax(self, step_input: Any, task_input: Any, where: Path, place: str) -> None:
         if isinstance(step_input, str) and task_input:
-            self._error("`input` of the step is a template, so its tasks cannot add to it", ("input",))
+            message = "`input` of the step is a template, so its tasks cannot add to it"
+            self._error(message, ("input",), code="conflicting-keys")
 
     def _merged_input(self, merged: Any, where: Path, place: str) -> Value:
         """The input of step and task as one value; each key's errors at its own place."""
@@ -225,7 +236,8 @@ class StepCompiler:
             self._needs("to", "`do: jump` needs `to`, the name of a task of this step", inside)
         elif then.do == "jump" and then.to not in names:
             hint = suggestion(str(then.to), names) or f"tasks: {', '.join(names)}"
-            self._error(f"`jump` to `{then.to}`, which is no task of this step", (*inside, "to"), hint=hint)
+            message = f"`jump` to `{then.to}`, which is no task of this step"
+            self._error(message, (*inside, "to"), code="unknown-task", hint=hint)
         given = place or "policy"
         merged: list[tuple[str, Value]] = list(self._assignments(then.set, (*inside, "set"), given))
         merged += self._assignments(then.set_iter, (*inside, "set_iter"), given, prefix="iter")
@@ -244,7 +256,8 @@ class StepCompiler:
     def _check_order(self, rules: Sequence[model.PolicyRule | model.Admit], where: Path) -> None:
         for number, rule in enumerate(rules[:-1]):
             if rule.when is None:
-                self._warn("rules after one without `when` are never reached", (*where, number + 1))
+                message = "rules after one without `when` are never reached"
+                self._warn(message, (*where, number + 1), code="unreachable-rule")
                 return
 
     def _assignments(self, given: Mapping[str, Any], where: Path, place: str, *, prefix: str = "") -> Assignments:
@@ -253,7 +266,8 @@ class StepCompiler:
             target = key if not prefix or key.startswith(f"{prefix}.") else f"{prefix}.{key}"
             scope_, _, name = target.rpartition(".")
             if scope_ not in ("", "ctx", "iter") or not model.IDENTIFIER.match(name):
-                self._error(f"`{key}` cannot be set", (*where, key), hint="write `ctx.x`, `iter.x` or a bare name")
+                hint = "write `ctx.x`, `iter.x` or a bare name"
+                self._error(f"`{key}` cannot be set", (*where, key), code="set-target", hint=hint)
                 continue
             found.append((target, self._value(raw, (*where, key), place, what=f"set {key}")))
         return tuple(found)
@@ -270,7 +284,8 @@ class StepCompiler:
 
     def _loop(self, loop: model.Loop) -> LoopPlan | None:
         if loop.in_ is not None and loop.cursor is not None:
-            self._error("`loop` has both `in` and `cursor`", ("loop", "in"), hint="keep one of them")
+            message = "`loop` has both `in` and `cursor`"
+            self._error(message, ("loop", "in"), code="conflicting-keys", hint="keep one of them")
         if loop.in_ is None and "cursor" not in self._written(("loop",)):
             self._needs("in", "`loop` needs `in` (a collection) or `cursor` (a claim)", ("loop",))
         if loop.iterator is None:
@@ -278,11 +293,12 @@ class StepCompiler:
             self._needs("iterator", "`loop` needs `iterator`, the name of an item", ("loop",), hint=hint)
         mode = loop.spec.mode
         if loop.cursor is None and mode == "cursor" and loop.in_ is not None:
-            self._error("`mode: cursor` needs `loop.cursor`", ("loop", "spec", "mode"))
+            self._error("`mode: cursor` needs `loop.cursor`", ("loop", "spec", "mode"), code="missing-key")
         if loop.cursor is not None and mode not in (None, "cursor"):
-            self._warn(f"`mode: {mode}` is ignored: `cursor` makes it a cursor loop", ("loop", "spec", "mode"))
+            message = f"`mode: {mode}` is ignored: `cursor` makes it a cursor loop"
+            self._warn(message, ("loop", "spec", "mode"), code="no-effect")
         if loop.aggregate is not None:
-            self._warn("`aggregate` has no effect yet", ("loop", "aggregate"))
+            self._warn("`aggregate` has no effect yet", ("loop", "aggregate"), code="no-effect")
         flight = ("loop", "spec", "max_in_flight"), ("loop", "spec", "policy", "max_in_flight")
         given = loop.spec.max_in_flight, loop.spec.policy.max_in_flight
         return LoopPlan(
@@ -322,15 +338,16 @@ class StepCompiler:
             config = {key: value for key, value in self._written(path).items() if key != "kind"}
             for key, message in self._cursors.check(cursor.kind, config):
                 if key != "claim" or cursor.claim is not None:
-                    self._error(message, (*path, key) if key is not None else path)
+                    self._error(message, (*path, key) if key is not None else path, code=_complaint_code(message))
         if cursor.claim is None:
             self._needs("claim", "`cursor` needs `claim`, what leases rows", path)
         elif cursor.kind == "postgres" and not changes_rows(cursor.claim):
             hint = "set a status in an UPDATE … RETURNING around the SELECT … FOR UPDATE SKIP LOCKED"
-            self._warn("`claim` changes nothing: it would lease the same rows for ever", (*path, "claim"), hint=hint)
+            message = "`claim` changes nothing: it would lease the same rows for ever"
+            self._warn(message, (*path, "claim"), code="claim-changes-nothing", hint=hint)
         for key in ("reclaim", "reclaim_after", "dead_letter", "count"):
             if getattr(cursor, key) is not None:
-                self._warn(f"`{key}` has no effect yet", (*path, key))
+                self._warn(f"`{key}` has no effect yet", (*path, key), code="no-effect")
         keys = ("auth", "reclaim", "reclaim_after", "dead_letter", "count", "options")
         optional = {key: self._optional(getattr(cursor, key), (*path, key), "cursor") for key in keys}
         claim = self._value(cursor.claim or "", (*path, "claim"), "cursor", what="claim")
@@ -347,7 +364,8 @@ class StepCompiler:
 
     def _arc(self, arc: model.ArcModel, where: Path, names: Collection[str]) -> Arc:
         if arc.step not in names and arc.step != "end":
-            self._error(f"an arc to `{arc.step}`, which is no step", (*where, "step"), hint=suggestion(arc.step, names))
+            message, hint = f"an arc to `{arc.step}`, which is no step", suggestion(arc.step, names)
+            self._error(message, (*where, "step"), code="unknown-step", hint=hint)
         when = self._condition(arc.when, (*where, "when"), f"arc to '{arc.step}'")
         place = f"arc to '{arc.step}'"
         return Arc(
@@ -416,16 +434,21 @@ class StepCompiler:
         copied = plain(data)
         return copied if isinstance(copied, dict) else {}
 
-    def _error(self, message: str, where: Path, *, hint: str | None = None) -> None:
-        self._report.error(message, (*self._path, *where), step=self._step.step, hint=hint)
+    def _error(self, message: str, where: Path, *, code: str, hint: str | None = None) -> None:
+        self._report.error(message, (*self._path, *where), code=code, step=self._step.step, hint=hint)
 
     def _needs(self, key: str, message: str, where: Path, *, hint: str | None = None) -> None:
         """An error for a missing key, unless it was there and the model has refused its value already."""
         if self._written(where).get(key) is None:
-            self._error(message, where, hint=hint)
+            self._error(message, where, code="missing-key", hint=hint)
 
-    def _warn(self, message: str, where: Path, *, hint: str | None = None) -> None:
-        self._report.warn(message, (*self._path, *where), step=self._step.step, hint=hint)
+    def _warn(self, message: str, where: Path, *, code: str, hint: str | None = None) -> None:
+        self._report.warn(message, (*self._path, *where), code=code, step=self._step.step, hint=hint)
+
+
+def _complaint_code(message: str) -> str:
+    """Tools say in words what is wrong with their keys; a key that they do not know is the commonest of it."""
+    return "unknown-key" if "unknown key `" in message else "tool-config"
 
 
 def changes_rows(sql: str) -> bool:
