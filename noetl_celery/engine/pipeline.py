@@ -15,6 +15,7 @@ from noetl_celery.engine.policy import attempts_allowed, choose, retry_delay
 from noetl_celery.errors import ErrorInfo, TemplateError
 from noetl_celery.outcome import Outcome
 from noetl_celery.playbook.plan import Assignments, Rule, StepPlan, TaskPlan
+from noetl_celery.template import NoError
 
 
 @dataclass(slots=True)
@@ -121,7 +122,7 @@ class Pipeline:
         envelope = outcome.envelope()
         if outcome.error is not None:
             envelope["error"]["task"] = task.name
-        names = self.names(envelope)
+        names = self.names(envelope, rule=True)
         try:
             rule = choose(task.rules, names, ok=outcome.ok)
             if rule.do == "retry":
@@ -138,7 +139,10 @@ class Pipeline:
         except TemplateError as error:
             return self._end(_template_failure(error, task.name))
 
-    def names(self, output: Any, args: Mapping[str, Any] | None = None, *, bare: bool = False) -> Mapping[str, Any]:
+    def names(
+        self, output: Any, args: Mapping[str, Any] | None = None, *, bare: bool = False, rule: bool = False
+    ) -> Mapping[str, Any]:
+        """What templates see here. ``bare``: ``output`` is a result; ``rule``: an envelope that a rule looks at."""
         extra: dict[str, Any] = {
             "_task": self.task.name,
             "_attempt": self.position.attempt,
@@ -146,6 +150,8 @@ class Pipeline:
         }
         if output is not None or bare:
             extra |= {"output": output, "outcome": output}
+        if rule:
+            extra |= {"response": output["data"], "error": output["error"] or NoError()}
         return self._names(self.position, args, extra)
 
     def _retry(
@@ -185,7 +191,7 @@ class Pipeline:
         position = self.position
         for target, value in pairs:
             # Names anew for each: what the one before wrote is there for the next, in ``ctx`` as well.
-            rendered = storable(value.render(self.names(output, bare=bare)), f"`{target}`")
+            rendered = storable(value.render(self.names(output, bare=bare, rule=not bare)), f"`{target}`")
             scope_name, _, path = target.partition(".")
             if scope_name == "ctx" and path:
                 position.ctx[path] = rendered

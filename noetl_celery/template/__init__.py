@@ -2,19 +2,23 @@
 
 from noetl_celery.template.expressions import TemplateSyntax
 from noetl_celery.template.jsonable import jsonable, to_json
-from noetl_celery.template.missing import Missing
+from noetl_celery.template.missing import Missing, NoError
+from noetl_celery.template.rename import expression_of, renamed
 from noetl_celery.template.scope import Scope, scope
 from noetl_celery.template.value import Value, compile_condition, compile_value, constant, truth
 
 __all__ = [
     "Missing",
+    "NoError",
     "Scope",
     "TemplateSyntax",
     "Value",
     "compile_condition",
     "compile_value",
     "constant",
+    "expression_of",
     "jsonable",
+    "renamed",
     "scope",
     "to_json",
     "truth",

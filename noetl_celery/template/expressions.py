@@ -13,6 +13,7 @@ from jinja2.meta import TrackingCodeGenerator
 from jinja2.parser import Parser
 
 from noetl_celery.template.environment import Environment, Names, as_text, result_key, resultify
+from noetl_celery.template.lazy import Lazy, plain
 from noetl_celery.template.missing import Missing
 
 ENVIRONMENT = Environment()
@@ -97,7 +98,7 @@ def parse(source: str) -> Placed | tuple[Part, ...] | Statements | str:
     """
     if not has_template(source):
         return source
-    tokens = _tokens(source)
+    tokens = tokens_of(source)
     if any(token.kind == "block_begin" for token in tokens):
         return _statements(source)
     parts = list(_parts(tokens))
@@ -142,13 +143,15 @@ def compile_expression(source: str) -> Expression:
 def as_native(value: Any, fresh: bool) -> Any:
     """The value of a single expression: data as it is; what the expression made itself, as plain JSON-like data.
 
+    A lazy value is loaded.
+
     Raises :class:`~noetl_celery.template.missing.MissingUsed` if it is (or holds) a missing value.
     """
     if isinstance(value, Undefined):
         if isinstance(value, Missing):
             value.fail()
         return None  # `{{ a if b }}` without an else
-    return _plain(value) if fresh else value
+    return _plain(value) if fresh else plain(value)
 
 
 def _plain(value: Any) -> Any:
@@ -163,6 +166,8 @@ def _plain(value: Any) -> Any:
         return as_native(value, True)
     if isinstance(value, str):
         return str(value)
+    if isinstance(value, Lazy):
+        return plain(value)
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if callable(value) and not hasattr(value, "__iter__"):
@@ -173,7 +178,8 @@ def _plain(value: Any) -> Any:
     return text if hasattr(value, "isoformat") else value
 
 
-def _tokens(source: str) -> list[Token]:
+def tokens_of(source: str) -> list[Token]:
+    """The tokens of Jinja's lexer, white space included. Raises :class:`TemplateSyntax`."""
     try:
         return [Token(*token) for token in ENVIRONMENT.lex(source)]
     except TemplateSyntaxError as error:

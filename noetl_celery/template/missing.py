@@ -110,6 +110,22 @@ class Missing(Undefined):
 for _name in _FAILING:
     setattr(Missing, _name, Missing.fail)
 
+
+class NoError(Missing):
+    """``error`` in the rules of a task that was ok: undefined, and equal to null (``error != None`` is false)."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(name="error")
+
+    def __eq__(self, other: object) -> bool:
+        return other is None or isinstance(other, Undefined)
+
+    def __hash__(self) -> int:
+        return hash(Missing)
+
+
 #: what :attr:`Missing.owner` is for a top-level name
 NO_OWNER = _nothing
 

@@ -9,6 +9,8 @@ _NONE: Mapping[str, Any] = {}
 _ABSENT = object()
 #: names of the envelope: its ``data`` is the result anyway, a bare result answers for itself
 _OUTPUTS = frozenset({"output", "outcome"})
+#: in a policy rule: the bare result; elsewhere this is a name like any other
+_RESPONSE = "response"
 #: what `iter` holds besides the author's names; these give way to everything else as bare names
 _ITER_OWN = frozenset({"index", "parent"})
 
@@ -73,6 +75,8 @@ class Scope(Mapping[str, Any]):
             return True
         for layer in self._layers:
             if name in layer:
+                if layer is self._specials:
+                    return name == _RESPONSE
                 return layer is self._pipeline or layer is self._results
         return name == "result" and self._previous is not None
 
