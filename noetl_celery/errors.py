@@ -59,16 +59,20 @@ class InputError(NoetlError):
 
 
 class PlaybookInvalid(InputError):
-    """A playbook was refused; ``problems`` holds everything that is wrong with it, in the order of the file."""
+    """A playbook was refused; ``problems`` holds everything that is wrong with it, in the order of the file.
+
+    ``warnings`` is what would be worth a look besides.
+    """
 
     code = "invalid_playbook"
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[Problem], warnings: Sequence[Problem] = ()) -> None:
         super().__init__("\n".join(str(problem) for problem in problems))
         self.problems = tuple(problems)
+        self.warnings = tuple(warnings)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.problems,))
+        return (type(self), (self.problems, self.warnings))
 
 
 class NotFound(InputError):
@@ -188,4 +192,8 @@ class Problems:
     def raise_errors(self) -> None:
         """Raises :class:`PlaybookInvalid` if any error (not warning) was collected."""
         if self.errors:
-            raise PlaybookInvalid(sorted(self.errors, key=lambda p: (p.line or 0, p.column or 0)))
+            raise PlaybookInvalid(_sorted(self.errors), _sorted(self.warnings))
+
+
+def _sorted(problems: Sequence[Problem]) -> list[Problem]:
+    return sorted(problems, key=lambda problem: (problem.line or 0, problem.column or 0))

@@ -78,10 +78,14 @@ def complain(text: str) -> None:
 
 
 def show_error(error: NoetlError) -> int:
-    """Says what is wrong; the exit code that goes with it. Each problem of a playbook gets its own line."""
+    """Says what is wrong; the exit code that goes with it. Each problem of a playbook comes with its place."""
     if isinstance(error, PlaybookInvalid):
+        from noetl_celery.cli.problems import Sources, shown
+
+        sources = Sources()
         for problem in error.problems:
-            note(str(problem))
+            for line in shown(problem, sources, sys.stderr):
+                note(line)
         files = dict.fromkeys(problem.file for problem in error.problems)
         count = len(error.problems)
         complain(f"{count} problem{'' if count == 1 else 's'} in {', '.join(str(file) for file in files)}")

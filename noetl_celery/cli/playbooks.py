@@ -1,15 +1,17 @@
-"""``noetl-celery register``, ``lint`` and ``run``."""
+"""``noetl-celery register`` and ``run``."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noetl_celery.cli.console import INVALID, detaching, note, out, out_json, warn
+from noetl_celery.cli.console import detaching, note, out, out_json, warn
 from noetl_celery.cli.inputs import assignments, json_mapping
+from noetl_celery.cli.problems import Sources, shown
 from noetl_celery.errors import PlaybookInvalid, Problem
 
 if TYPE_CHECKING:
@@ -34,22 +36,6 @@ def register(files: Files) -> None:
             done = client.register_playbook(playbook)
             _show_warnings(done.warnings)
             out(f"{done.path} version {done.version}{'' if done.new else ' (unchanged)'}")
-
-
-def lint(files: Files) -> None:
-    """Checks playbooks; needs no service.
-
-    Says what is wrong and what is worth a look, as file:line:column. Exit code 2 if one would be refused.
-    """
-    playbooks, problems = _read(files)
-    warnings = [warning for playbook in playbooks for warning in playbook.compiled.warnings]
-    order = {file: number for number, file in enumerate(files)}
-    for problem in sorted(
-        (*problems, *warnings), key=lambda p: (order.get(p.file or "", 0), p.line or 0, p.column or 0)
-    ):
-        out(_as_line(problem))
-    if problems:
-        raise typer.Exit(INVALID)
 
 
 def run(
@@ -134,13 +120,7 @@ def _read(files: Sequence[str]) -> tuple[list[Playbook], list[Problem]]:
 
 
 def _show_warnings(warnings: Sequence[Problem]) -> None:
+    sources = Sources()
     for warning in warnings:
-        note(_as_line(warning))
-
-
-def _as_line(problem: Problem) -> str:
-    """``file:line:column: warning: …``, as compilers do, so that editors find the place."""
-    text = str(problem)
-    place = ":".join(str(part) for part in (problem.file, problem.line, problem.column) if part is not None)
-    kind = "warning" if problem.warning else "error"
-    return f"{place}: {kind}:{text.removeprefix(place).removeprefix(':')}"
+        for line in shown(warning, sources, sys.stderr):
+            note(line)

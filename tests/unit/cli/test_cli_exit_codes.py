@@ -107,27 +107,12 @@ def test_every_problem_of_a_playbook_is_said_with_its_place(command: str, run: R
     )
     code, printed, error = run(command, str(file))
     assert (code, printed) == (2, "")
-    *problems, last = error.splitlines()
+    *lines, last = error.splitlines()
+    problems = [line for line in lines if line.startswith(str(file))]
     assert [line.split(": ")[0].rpartition(":")[0] for line in problems] == [f"{file}:6", f"{file}:7"]
     assert all("step 'start'" in line for line in problems)
+    assert "  6 |     tool: {kind: pythn, code: x}" in lines
     assert last == f"error: 2 problems in {file}"
-
-
-def test_lint(run: Run, tmp_path: Path) -> None:
-    assert run("lint", HELLO) == (0, "", "")
-    odd, bad = tmp_path / "odd.yaml", tmp_path / "bad.yaml"
-    odd.write_text(
-        "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: odd}\nworkflow:\n"
-        "  - step: start\n    tool: {kind: noop}\n  - step: never\n    tool: {kind: noop}\n"
-    )
-    bad.write_text("a: [1\nb: 2\n")
-    code, printed, _ = run("lint", str(odd))
-    assert code == 0
-    assert printed.startswith(f"{odd}:7:5: warning: step 'never': ")
-    code, printed, _ = run("lint", HELLO, str(odd), str(bad))
-    assert code == 2
-    assert f"{odd}:7:5: warning: " in printed
-    assert f"{bad}:2:2: error: not valid YAML" in printed
 
 
 @pytest.mark.parametrize(
