@@ -15,7 +15,7 @@ from noetl_celery.playbook.plan import (
     TaskPlan,
 )
 from noetl_celery.playbook.source import fingerprint
-from noetl_celery.playbook.steps import CursorCatalog, ToolCatalog
+from noetl_celery.playbook.values import CursorCatalog, ToolCatalog
 
 __all__ = [
     "AdmitRule",

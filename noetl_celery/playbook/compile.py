@@ -5,15 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from noetl_celery.errors import Problem, Problems
 from noetl_celery.playbook import graph, model
+from noetl_celery.playbook.keychain import keychain_plan
 from noetl_celery.playbook.normalise import Normaliser
-from noetl_celery.playbook.plan import Plan, StepPlan
+from noetl_celery.playbook.plan import KeychainPlan, Plan, StepPlan
 from noetl_celery.playbook.problems import Path, Reporter, suggestion
 from noetl_celery.playbook.source import YamlMap, plain, read
-from noetl_celery.playbook.steps import CursorCatalog, StepCompiler, ToolCatalog
+from noetl_celery.playbook.steps import StepCompiler
+from noetl_celery.playbook.values import CursorCatalog, ToolCatalog, ValueCompiler
+from noetl_celery.playbook.workbook import expand
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -43,7 +46,8 @@ def compile_playbook(text: str | bytes, *, file: str, tools: ToolCatalog, cursor
     problems = Problems()
     source = read(text, file=file, problems=problems)
     readable = text.decode() if isinstance(text, bytes) else text
-    document = Normaliser(file, problems).document(source)
+    normaliser = Normaliser(file, problems)
+    document = expand(normaliser.document(source), normaliser.step, problems, file)
     compiler = _Compiler(Reporter(readable, file, document, problems), tools, cursors)
     plan = compiler.plan()
     problems.raise_errors()
@@ -77,6 +81,7 @@ class _Compiler:
             steps=steps,
             spec=plain(root.spec) if isinstance(root.spec, dict) else {},
             pool=root.executor.spec.pool,
+            keychain=self._keychain(),
             results_of=refs & frozenset(steps),
             back_edges=back,
             forward=graph.forward(arcs, back),
@@ -100,7 +105,7 @@ class _Compiler:
         found = self._validated(model.Document, checked, (), None)
         return found if isinstance(found, model.Document) else None
 
-    def _validated(self, kind: type[model.Model], data: Any, path: Path, step: str | None) -> model.Model | None:
+    def _validated(self, kind: type[BaseModel], data: Any, path: Path, step: str | None) -> BaseModel | None:
         """The model, after reporting what is wrong; without the wrong parts, so that the rest is looked at too."""
         try:
             return kind.model_validate(data)
@@ -130,6 +135,25 @@ class _Compiler:
                 for value in (*compiler.row_values, *compiler.route_values):
                     refs |= value.result_refs
         return plans, frozenset(refs)
+
+    def _keychain(self) -> dict[str, KeychainPlan]:
+        """The names for secrets: aliases of stored credentials, and values of their own."""
+        entries = self._document.get("keychain")
+        if entries is not None and not isinstance(entries, list):
+            self._report.error("`keychain` is a list of named secrets", ("keychain",), code="wrong-type")
+        found: dict[str, KeychainPlan] = {}
+        for index, data in enumerate(entries if isinstance(entries, list) else ()):
+            path: Path = ("keychain", index)
+            entry = self._validated(model.KeychainEntry, data, path, None) if isinstance(data, YamlMap) else None
+            if not isinstance(entry, model.KeychainEntry):
+                self._report.error("a keychain entry needs `name` and `kind`", path, code="missing-key")
+                continue
+            if entry.name in found:
+                message = f"two keychain entries are called `{entry.name}`"
+                self._report.error(message, path, code="duplicate-name")
+            values = ValueCompiler(f"keychain '{entry.name}'", path, self._report)
+            found[entry.name] = keychain_plan(entry, values, self._report, path)
+        return found
 
     def _step_names(self, workflow: list[Any]) -> list[str | None]:
         names: list[str | None] = []
@@ -165,7 +189,7 @@ class _Compiler:
                 self._report.warn(f"no arc leads here from `{entry}`", path, code="unreachable-step", step=name)
 
 
-def _pruned(kind: type[model.Model], data: Any, error: ValidationError) -> model.Model | None:
+def _pruned(kind: type[BaseModel], data: Any, error: ValidationError) -> BaseModel | None:
     """The model of what is left of (a copy of) the data when its wrong parts are taken away; None if nothing is."""
     for _ in range(_PRUNINGS):
         for found in error.errors(include_url=False):

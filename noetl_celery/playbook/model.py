@@ -190,6 +190,34 @@ class Task(BaseModel):
     input: Input = Field(default_factory=dict)
     set: Free = Field(default_factory=dict)
     policy: TaskPolicy | None = None
+    older: Literal["retry", "sequence"] | None = None
+
+
+class Call(Model):
+    """``kind: playbook``: the keys of a child."""
+
+    path: Text
+    version: Any = None
+    return_step: Text | None = None
+    timeout: Duration | None = None
+    task: Any = None
+    pool: Any = None
+
+
+class KeychainEntry(BaseModel):
+    """An entry of ``keychain``; further keys belong to its kind."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: Name
+    kind: Text | None = None
+    type: Text | None = None
+    ref: Text | None = None
+    credential: Text | None = None
+    map: Free = Field(default_factory=dict)
+    token: Any = None
+    provider: Any = None
+    scope: Any = None
 
 
 class AdmitThen(Model):
@@ -267,6 +295,20 @@ class Cursor(Model):
     options: Any = None
 
 
+class Reduction(Model):
+    """An entry of ``loop.aggregate``: one operation with the template of its value."""
+
+    count: Any = None
+    sum: Any = None
+    min: Any = None
+    max: Any = None
+    mean: Any = None
+    first: Any = None
+    last: Any = None
+    sample: Any = None
+    limit: Annotated[int, Field(ge=1, le=1000)] | None = None
+
+
 class Loop(Model):
     """``loop``."""
 
@@ -274,7 +316,7 @@ class Loop(Model):
     cursor: Cursor | None = None
     iterator: Name | None = None
     spec: LoopSpec = Field(default_factory=LoopSpec)
-    aggregate: Any = None
+    aggregate: Annotated[dict[str, Reduction], BeforeValidator(_mapping)] = Field(default_factory=dict)
 
 
 class ArcModel(Model):

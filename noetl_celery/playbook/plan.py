@@ -34,17 +34,31 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class CallPlan:
+    """``kind: playbook``: the child to start; ``timeout`` in seconds. Its input becomes the child's workload."""
+
+    path: Value
+    version: Value | None = None
+    return_step: Value | None = None
+    timeout: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskPlan:
     """One task of a pipeline. ``rules`` is None when the task has no policy (ok → continue, error → fail)."""
 
     name: str
     kind: str
-    #: every key of the tool but ``input``; rendered to a dict before the call
+    #: every key of the tool but ``input``; rendered to a dict before it runs
     config: Value
     input: Value
     rules: tuple[Rule, ...] | None = None
     set: Assignments = ()
     line: int | None = None
+    #: a child playbook instead of a tool
+    call: CallPlan | None = None
+    #: made from an older form, whose events have names of their own: its retries, or the end of its sequence
+    older: Literal["retry", "sequence"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,21 @@ class CursorPlan:
     options: Value | None = None
 
 
+#: values that a sample keeps unless it says how many
+SAMPLE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """One entry of ``loop.aggregate``: ``value`` is rendered for every row that is OK, and folded by ``op``."""
+
+    name: str
+    op: Literal["count", "sum", "min", "max", "mean", "first", "last", "sample"]
+    value: Value
+    #: values kept by ``sample``
+    limit: int = SAMPLE
+
+
 @dataclass(frozen=True, slots=True)
 class LoopPlan:
     """``loop``: exactly one of ``items`` (``loop.in``) and ``cursor`` is set."""
@@ -87,7 +116,7 @@ class LoopPlan:
     max_in_flight: Value | None
     items: Value | None = None
     cursor: CursorPlan | None = None
-    aggregate: Value | None = None
+    aggregate: tuple[Reduction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +169,15 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class KeychainPlan:
+    """``keychain``: a name for secrets. ``credential``: one that is stored; ``fields``: values given here."""
+
+    name: str
+    credential: Value | None = None
+    fields: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A whole playbook. ``results_of``: steps of whose tasks some template asks ``<step>.results.<task>``."""
 
@@ -150,6 +188,7 @@ class Plan:
     steps: Mapping[str, StepPlan]
     spec: Mapping[str, Any] = field(default_factory=dict)
     pool: str | None = None
+    keychain: Mapping[str, KeychainPlan] = field(default_factory=dict)
     results_of: frozenset[str] = frozenset()
     #: ``(step, successor)`` arcs that close a cycle in a depth-first search from the entry
     back_edges: frozenset[tuple[str, str]] = frozenset()

@@ -20,7 +20,7 @@ class Tools:
     """Four kinds; ``postgres`` needs a command, ``python`` keeps its code."""
 
     def kinds(self) -> Collection[str]:
-        return {"http", "noop", "postgres", "python", "workbook"}
+        return {"http", "noop", "postgres", "python"}
 
     def check(self, kind: str, config: Mapping[str, Any]) -> Sequence[tuple[str | None, str]]:
         if kind == "postgres" and not {"command", "query"} & set(config):

@@ -30,7 +30,7 @@ from noetl_celery.playbook import compile_playbook
         ),
         (
             "- {step: a, tool: {kind: pyton}}",
-            ["1:20: step 'a': unknown tool kind `pyton` (did you mean `python`? known: http, noop, postgres"],
+            ["1:20: step 'a': unknown tool kind `pyton` (did you mean `python`? known: http, noop, p"],
         ),
         ("- {step: a, tool: {kind: snowflake}}", ["1:20: step 'a': tool kind `snowflake` needs a plugin"]),
         ("- {step: a, tool: {kind: http, url: 5}}", ["1:32: step 'a': http: must be text"]),
