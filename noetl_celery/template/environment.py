@@ -18,6 +18,7 @@ from jinja2.utils import Namespace, pass_context
 from jinja2.utils import missing as _nothing
 
 from noetl_celery.template.jsonable import to_json
+from noetl_celery.template.lazy import LazySequence
 from noetl_celery.template.missing import Missing
 
 #: the filter that `X.data`, `X.result` and `X.results` of a top-level name X become; no author can type this name
@@ -26,6 +27,7 @@ RESULT_KEYS = frozenset({"data", "result", "results"})
 
 _HTTP_RESULT = ("status_code", "headers", "url", "body", "data")
 _LAST_FALLBACKS: Mapping[str, Any] = {"range": safe_range, "dict": dict, "namespace": Namespace}
+_REPEATED = (str, list, tuple, LazySequence)
 _MAX_TEXT = 50_000_000
 _MAX_EXPONENT = 10_000
 
@@ -113,7 +115,7 @@ class Environment(ImmutableSandboxedEnvironment):
             raise SecurityError(f"an exponent of {right} is too large")
         if operator == "*":
             for many, times in ((left, right), (right, left)):
-                if isinstance(many, str | list | tuple) and isinstance(times, int) and len(many) * times > _MAX_TEXT:
+                if isinstance(many, _REPEATED) and isinstance(times, int) and len(many) * times > _MAX_TEXT:
                     raise SecurityError(f"repeating a value {times} times makes it too large")
         return super().call_binop(context, operator, left, right)
 

@@ -20,6 +20,8 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from noetl_celery.template.lazy import Lazy, plain
+
 _MAX_DEPTH = 200
 _ATOMS = frozenset({str, int, bool, type(None)})
 _TEXTUAL = (
@@ -39,7 +41,8 @@ def jsonable(value: Any) -> Any:
 
     A value that is plain already is returned as it is, not copied: whoever changes the result in place changes the
     original. Raises :class:`TypeError` naming the type (and where it is) for a value that has no JSON form, a mapping
-    key that is not text, a number, a bool, None, a date or a UUID, and a structure that contains itself.
+    key that is not text, a number, a bool, None, a date or a UUID, and a structure that contains itself. A lazy value
+    is loaded; :class:`~noetl_celery.template.lazy.TooLarge` is a :class:`TypeError` too.
     """
     kind = type(value)
     if kind in _ATOMS or (kind is float and math.isfinite(value)):
@@ -76,6 +79,8 @@ def _convert(value: Any, path: tuple[str, ...], above: set[int]) -> Any:
     simple = _SIMPLE.get(type(value))
     if simple is not None:
         return simple(value)
+    if isinstance(value, Lazy):
+        return plain(value)
     if isinstance(value, Mapping):
         return _container(value, path, above, _convert_mapping)
     if isinstance(value, list | tuple | set | frozenset):

@@ -11,6 +11,7 @@ from jinja2.exceptions import SecurityError, UndefinedError
 
 from noetl_celery.errors import TemplateError
 from noetl_celery.template.expressions import ENVIRONMENT, Expression, Statements
+from noetl_celery.template.lazy import TooLarge
 from noetl_celery.template.missing import NO_OWNER, Missing, MissingUsed, close_names, kind_of
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def _reason(error: Exception, tree: nodes.Expr | None, names: Names) -> str:
         return "division by zero"
     if isinstance(error, RecursionError):
         return "the value is nested too deeply"
+    if isinstance(error, TooLarge):
+        return str(error)
     text = str(error).strip() or "failed"
     return f"{text} ({type(error).__name__})"
 

@@ -20,6 +20,7 @@ from noetl_celery.template.expressions import (
     has_template,
     parse,
 )
+from noetl_celery.template.lazy import Lazy
 from noetl_celery.template.missing import Missing, MissingUsed
 from noetl_celery.template.report import expression_error, statements_error
 
@@ -60,13 +61,18 @@ class Value:
     def render(self, names: Mapping[str, Any]) -> Any:
         """The value with ``names`` filled in. Only the names in :attr:`names` are looked up.
 
-        Data that an expression refers to is returned as it is, not copied: treat it as read-only. Raises
-        :class:`~noetl_celery.errors.TemplateError`.
+        Data that an expression refers to is returned as it is, not copied: treat it as read-only. What is kept
+        elsewhere is loaded. Raises :class:`~noetl_celery.errors.TemplateError`.
         """
         root = self._root
         if root is None:
             return copy.deepcopy(self.raw) if self._mutable else self.raw
         return root.render(_names(self.names, names))
+
+    def lazy(self, names: Mapping[str, Any]) -> Any:
+        """The same, but the value of a single expression that is kept elsewhere is not loaded: it may be lazy."""
+        root = self._root
+        return root.lazy(_names(self.names, names)) if isinstance(root, _Single) else self.render(names)
 
     def test(self, names: Mapping[str, Any]) -> bool:
         """The value as a condition: missing is false, and so are ``''``, ``'false'``, ``'no'``, ``'0'``, ``'none'``.
@@ -80,7 +86,7 @@ class Value:
                 return truth(self.raw)
             return _bare_condition(self.raw, self.place).test(names)
         try:
-            return truth(root.render(_names(self.names, names)))
+            return truth(self.lazy(names))
         except TemplateError as error:
             if isinstance(error.__cause__, MissingUsed):
                 return False
@@ -180,8 +186,16 @@ class _Single:
         self.result_refs = placed.expression.result_refs
 
     def render(self, names: Names) -> Any:
+        return self._value(names, lazy=False)
+
+    def lazy(self, names: Names) -> Any:
+        """The same, but a value that is kept elsewhere is not loaded."""
+        return self._value(names, lazy=True)
+
+    def _value(self, names: Names, *, lazy: bool) -> Any:
         try:
-            return as_native(self._expression.value(names), self._fresh)
+            value = self._expression.value(names)
+            return value if lazy and isinstance(value, Lazy) else as_native(value, self._fresh)
         except Exception as error:
             raise expression_error(error, self._expression, names, place=self._place, line=self._line) from error
 
