@@ -229,6 +229,18 @@ row = sa.Table(
     postgresql_with={"fillfactor": "70"},
 )
 
+result = sa.Table(
+    "result",
+    metadata,
+    #: a result too large to stand in its row; what stands there is a reference (``store/references.py``)
+    _id("result_id"),
+    _big("execution_id"),
+    _json("body", nullable=False),
+    _big("bytes"),
+    _now("created_at"),
+    sa.Index("result_execution_idx", "execution_id"),
+)
+
 run = sa.Table(
     "run",
     metadata,
