@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,14 @@ _ENDS = frozenset({"COMMIT", "END"})
 _ALLOWED = frozenset({"SAVEPOINT", "RELEASE SAVEPOINT", "ROLLBACK TO SAVEPOINT"})
 
 
+#: what outlives the task in its session: such a connection is closed, not lent to the next task
+_TOUCHES_SESSION = re.compile(
+    r"\bset_config\s*\(|\bpg_(?:try_)?advisory_lock(?:_shared)?\s*\(|\bcreate\s+(?:global\s+|local\s+)?temp|\binto\s+temp",
+    re.IGNORECASE,
+)
+_SESSION_COMMANDS = frozenset({"SET", "RESET", "LISTEN", "PREPARE", "LOAD", "DISCARD", "DECLARE"})
+
+
 @dataclass(slots=True)
 class Script:
     """What one call sends: statements with their values, and how much time it has."""
@@ -51,6 +60,10 @@ class Script:
         if remaining <= 0:
             raise ToolError(ErrorInfo("timeout", "the time of this task was over before its SQL had run"))
         return max(1, int(remaining * 1000))
+
+    def touches_session(self) -> bool:
+        """Whether something outlives the transaction in its session, so that nobody else should get that."""
+        return any(_touches_session(statement) for statement in self.statements)
 
 
 def read(config: Mapping[str, Any], deadline: float | None = None) -> Script:
@@ -181,3 +194,10 @@ def failure(
     if made.info.kind == "timeout" and script.deadline is None:
         made.info.kind = "postgres"  # somebody else's limit, or pg_cancel_backend
     return made
+
+
+def _touches_session(statement: sql.Statement) -> bool:
+    words = sql.leading_words(statement, 2)
+    if words[:1] and words[0] in _SESSION_COMMANDS:
+        return words[1:] not in (["LOCAL"], ["CONSTRAINTS"], ["TRANSACTION"])
+    return _TOUCHES_SESSION.search(statement.text) is not None

@@ -24,12 +24,6 @@ from noetl_celery.tools.keys import (
 )
 
 _KNOWN = frozenset({*pg_script.SQL_KEYS, "params", "script"})
-#: what outlives the task in its session: such a connection is closed, not lent to the next task
-_TOUCHES_SESSION = re.compile(
-    r"\bset_config\s*\(|\bpg_(?:try_)?advisory_lock(?:_shared)?\s*\(|\bcreate\s+(?:global\s+|local\s+)?temp|\binto\s+temp",
-    re.IGNORECASE,
-)
-_SESSION_COMMANDS = frozenset({"SET", "RESET", "LISTEN", "PREPARE", "LOAD", "DISCARD", "DECLARE"})
 
 
 class PostgresTool:
@@ -97,7 +91,7 @@ def _execute(connection: pg.Connection, script: pg_script.Script) -> dict[str, A
         # raised by BEGIN and COMMIT: a lost connection, or a constraint that was deferred
         raise pg.tool_error(error) from None
     finally:
-        if any(_touches_session(statement) for statement in statements):
+        if script.touches_session():
             connection.close()
     return _result(results)
 
@@ -166,10 +160,3 @@ _NO_TRANSACTION = re.compile(
 
 def _transactional(statement: sql.Statement) -> bool:
     return _NO_TRANSACTION.match(statement.text) is None
-
-
-def _touches_session(statement: sql.Statement) -> bool:
-    words = sql.leading_words(statement, 2)
-    if words[:1] and words[0] in _SESSION_COMMANDS:
-        return words[1:] not in (["LOCAL"], ["CONSTRAINTS"], ["TRANSACTION"])
-    return _TOUCHES_SESSION.search(statement.text) is not None
