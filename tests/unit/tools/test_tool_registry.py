@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from noetl_celery.errors import ErrorInfo, InputError, TemplateError, ToolError
-from noetl_celery.tools import registry as registry_module
+from noetl_celery.tools import plugins
 from noetl_celery.tools.base import Reply, Tool, ToolCall
 from noetl_celery.tools.noop import NoopTool
 from noetl_celery.tools.outcome import run_tool
-from noetl_celery.tools.registry import BUILT_IN, ToolRegistry
+from noetl_celery.tools.registry import BUILT_IN, GROUP, ToolRegistry
 
 
 class Scripted:
@@ -44,8 +44,8 @@ def call(**config: Any) -> ToolCall:
 
 
 def entry_points(monkeypatch: pytest.MonkeyPatch, **targets: str) -> None:
-    points = [importlib.metadata.EntryPoint(name, target, registry_module.GROUP) for name, target in targets.items()]
-    monkeypatch.setattr(registry_module, "entry_points", lambda group: points)
+    points = [importlib.metadata.EntryPoint(name, target, GROUP) for name, target in targets.items()]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: points)
 
 
 def test_built_in_kinds_need_no_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
