@@ -47,18 +47,50 @@ class Claimed:
 class Cursor(Protocol):
     """A source that claims frames of rows. One instance serves all threads of a process.
 
-    ``claim`` calls ``record`` exactly once before the claim becomes durable at the source, if it has rows and no
-    ``session`` was given. It raises ``ToolError``; after one nothing is claimed, or ``settle`` will know.
-    ``settle`` says what became of a source transaction that was recorded: its answer decides whether the rows are
-    ours. ``same_place`` says whether the source is the database ``conninfo``, with the same role.
+    A driver may subclass this class, and then leave out ``acknowledges`` and ``acknowledge``; it need not.
     """
 
     kind: str
+    #: whether the source wants to be told which rows are done; ``acknowledge`` is called only if it is True
+    acknowledges: bool = False
 
-    def check(self, config: Mapping[str, Any]) -> Sequence[tuple[str | None, str]]: ...
+    def check(self, config: Mapping[str, Any]) -> Sequence[tuple[str | None, str]]:
+        """What is wrong with ``loop.cursor`` as written (templates unrendered), as ``(key or None, message)`` pairs."""
+        ...
 
-    def same_place(self, credential: Mapping[str, Any], conninfo: str) -> bool: ...
+    def same_place(self, credential: Mapping[str, Any], conninfo: str) -> bool:
+        """Whether the source is the database ``conninfo``, with the same role: the claim then gets our ``session``."""
+        ...
 
-    def claim(self, request: ClaimRequest, record: Record) -> Claimed: ...
+    def claim(self, request: ClaimRequest, record: Record) -> Claimed:
+        """Claims up to ``request.budget`` times, and not again after an empty answer.
 
-    def settle(self, source: Mapping[str, Any], credential: Mapping[str, Any]) -> Verdict: ...
+        Calls ``record`` exactly once, with all rows, if there are any and no ``session`` was given: before the claim
+        becomes durable at the source, or, where a source has no commit, after it has handed the rows out and before
+        this returns. Raises ``ToolError``; after one nothing is claimed, or ``settle`` knows, or the source itself
+        hands the rows out again.
+        """
+        ...
+
+    def settle(self, source: Mapping[str, Any], credential: Mapping[str, Any]) -> Verdict:
+        """What became of a claim that was recorded and never confirmed; ``source`` is what ``record`` was given.
+
+        ``committed``: the rows are ours; ``aborted``: they are not, and the claim is run again; ``running``: asked
+        again later; ``unknown``: nobody can tell. May be asked any number of times. Raises ``ToolError`` while the
+        source cannot be asked.
+        """
+        ...
+
+    def acknowledge(
+        self,
+        claim: str,
+        options: Mapping[str, Any],
+        credential: Mapping[str, Any],
+        rows: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Tells the source that these rows need not be handed out again.
+
+        Called after their outcomes are durable, and outside of any transaction of ours. ``claim``, ``options`` and
+        ``credential`` are those of the request that claimed them, ``rows`` as it returned them. May be called again
+        with the same rows. Raises ``ToolError`` if the source does not answer: the rows are then handed out again.
+        """

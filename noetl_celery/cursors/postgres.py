@@ -25,6 +25,7 @@ class PostgresCursor:
     """The driver ``postgres``."""
 
     kind = "postgres"
+    acknowledges = False
 
     def check(self, config: Mapping[str, Any]) -> Sequence[tuple[str | None, str]]:
         problems: list[tuple[str | None, str]] = []
@@ -65,6 +66,15 @@ class PostgresCursor:
                 raise pg.tool_error(error) from error
         verdicts: dict[str, Verdict] = {"committed": "committed", "aborted": "aborted", "in progress": "running"}
         return verdicts.get(row[0] if row else "", "unknown")
+
+    def acknowledge(
+        self,
+        claim: str,
+        options: Mapping[str, Any],
+        credential: Mapping[str, Any],
+        rows: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Nothing to do: a claim's own statement marks its rows, and the pipeline marks what is done."""
 
 
 def _place(fields: Mapping[str, Any], name: str) -> str:

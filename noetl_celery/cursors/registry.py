@@ -2,38 +2,49 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from noetl_celery.cursors.base import Cursor
-from noetl_celery.cursors.postgres import PostgresCursor
-from noetl_celery.errors import InputError
+from noetl_celery.tools.plugins import Plugins
 
 GROUP = "noetl_celery.cursors"
+#: named here too, so that they work from a source tree and with the metadata of an older install
+BUILT_IN: Mapping[str, str] = {
+    "postgres": "noetl_celery.cursors.postgres:PostgresCursor",
+    "redis_stream": "noetl_celery.cursors.redis_stream:RedisStreamCursor",
+}
 
 
 class CursorRegistry:
-    """Finds cursor drivers by kind; one instance per kind."""
+    """Finds cursor drivers by kind. A kind is imported when it is first used, and has one instance per registry.
+
+    Safe to use from several threads.
+    """
 
     def __init__(self) -> None:
-        self._cursors: dict[str, Cursor] = {"postgres": PostgresCursor()}
-        self._sources: dict[str, EntryPoint] = {point.name: point for point in entry_points(group=GROUP)}
+        self._plugins = Plugins(GROUP, BUILT_IN, "cursor")
+        self._cursors: dict[str, Cursor] = {}
+        self._lock = threading.Lock()
 
     def kinds(self) -> list[str]:
-        return sorted({*self._cursors, *self._sources})
+        """Every kind that :meth:`get` knows, sorted."""
+        return self._plugins.names()
 
     def get(self, kind: str) -> Cursor:
-        """The driver of this kind. Raises ``InputError`` for an unknown one."""
-        if kind not in self._cursors:
-            if kind not in self._sources:
-                raise InputError(f"unknown cursor kind `{kind}`", hint="known kinds: " + ", ".join(self.kinds()))
-            driver = self._sources[kind].load()()
-            if not isinstance(driver, Cursor):
-                raise InputError(f"the plugin of cursor kind `{kind}` is not a cursor driver")
-            self._cursors[kind] = driver
-        return self._cursors[kind]
+        """The driver of this kind. Raises ``InputError`` for an unknown kind and for a plugin that cannot be loaded."""
+        driver = self._cursors.get(kind)
+        if driver is not None:
+            return driver
+        with self._lock:
+            if kind not in self._cursors:
+                made = self._plugins.make(kind)
+                if not isinstance(made, Cursor):
+                    raise self._plugins.refused(kind, made)
+                self._cursors[kind] = made
+            return self._cursors[kind]
 
     def check(self, kind: str, config: Mapping[str, Any]) -> Sequence[tuple[str | None, str]]:
-        """What is wrong with a cursor as written."""
-        return self.get(kind).check(config)
+        """What is wrong with a cursor as written; one that cannot be loaded is a complaint about ``kind``."""
+        return self._plugins.checked(kind, lambda: self.get(kind).check(config))

@@ -38,7 +38,7 @@ MAY_IMPORT = {
 ONLY_IN = {
     "celery": {"app", "runtime", "cli", "client"},  # the client: only when it publishes, see below
     "kombu": {"app", "runtime", "cli", "client"},
-    "redis": {"app", "runtime", "cli"},
+    "redis": {"app", "runtime", "cli", "cursors"},
     "sqlalchemy": {"store", "runtime", "cli", "client"},
     "psycopg": {"store", "runtime", "cli", "client", "tools", "cursors"},
     "httpx": {"tools", "cli"},
