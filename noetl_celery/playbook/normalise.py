@@ -1,40 +1,32 @@
 """Other spellings to the canonical one, before anything is validated.
 
-Three kinds of spelling come in: those that are the language as well (``args`` for ``input``, ``next: name``), silently;
-older forms with a plain equivalent (``tool: http`` with its keys beside it, ``loop.collection``), with a warning that
-shows the canonical form; older forms that are not read yet (``sink``, ``retry``), as a problem. A value of the wrong
-shape is left as it is: the model says what is wrong with it.
+Two kinds of spelling come in: those that are the language as well (``args`` for ``input``, ``next: name``), silently,
+here; and older forms (``older.py``), with a warning that shows the canonical form. A value of the wrong shape is left
+as it is: the model says what is wrong with it.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from noetl_celery.errors import Problem, Problems
-from noetl_celery.playbook.model import STEP_KEYS
+from noetl_celery.playbook.older import OlderForms, labelled, unlabelled
+from noetl_celery.playbook.older_parts import Findings
 from noetl_celery.playbook.source import Mark, YamlList, YamlMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from noetl_celery.errors import Problems
+
 _RULE_KEYS = frozenset({"when", "then", "else"})
-_UNREAD = {
-    "sink": "older form `sink` is not read yet",
-    "retry": "older form `retry` is not read yet",
-}
-_INSTEAD = {
-    "sink": "add a task that saves to the step's `tool` list",
-    "retry": "use `spec.policy.rules` with `do: retry` in the tool",
-}
 
 
 class Normaliser:
     """Rewrites one document; problems and warnings go to ``problems`` with their places."""
 
     def __init__(self, file: str, problems: Problems) -> None:
-        self._file = file
-        self._problems = problems
-        self._step: str | None = None
+        self._findings = Findings(file, problems)
+        self._older = OlderForms(self._findings)
 
     def document(self, source: YamlMap) -> YamlMap:
         """The canonical document."""
@@ -49,15 +41,10 @@ class Normaliser:
         """One canonical step."""
         if not isinstance(source, YamlMap):
             return source
+        source = self._older.step(source)
         step = source.derived(*source)
         self._rename(step, "name", "step")
-        self._step = str(step["step"]) if "step" in step else None
-        if isinstance(step.get("tool"), str):
-            step = self._tool_by_kind(step)
         self._rename(step, "args", "input")
-        for key in [key for key in _UNREAD if key in step]:
-            self._problem(_UNREAD[key], step.mark_of(key), hint=_INSTEAD[key])
-            step = _without(step, key)
         if "tool" in step:
             self._tool(step)
         if "loop" in step:
@@ -68,32 +55,16 @@ class Normaliser:
             step["spec"] = self._step_spec(step["spec"])
         return _without_none(step, "tool", "loop", "next", "spec", "input", "set")
 
-    def _tool_by_kind(self, step: YamlMap) -> YamlMap:
-        """``tool: http`` with the tool's keys beside it → ``tool: {kind: http, …}``."""
-        kind = step["tool"]
-        moved = [key for key in step if key not in STEP_KEYS and key not in ("args", "sink", "retry", "tool")]
-        inside = step.derived(*moved)
-        inside.mark = step.mark_of("tool")
-        inside.put("kind", kind, step.mark_of("tool"))
-        if "spec" in step and isinstance(step["spec"], YamlMap) and _rules_of(step["spec"]):
-            inside.put("spec", step["spec"], step.mark_of("spec"))
-            moved.append("spec")
-        step = _without(step, *moved)
-        step["tool"] = inside
-        shown = "".join(f", {key}: …" for key in moved[:3])
-        self._warn(f"older form `tool: {kind}`", step.mark_of("tool"), hint=f"write `tool: {{kind: {kind}{shown}}}`")
-        return step
-
     def _tool(self, step: YamlMap) -> None:
         tool, mark = step["tool"], step.mark_of("tool")
         if isinstance(tool, YamlMap):
             if "kind" not in tool and tool and all(isinstance(t, YamlMap) and "kind" in t for t in tool.values()):
-                labelled = [_labelled(tool, label) for label in tool]
-                step["tool"] = YamlList(map(self._task, labelled), mark=mark, marks=[tool.mark_of(k) for k in tool])
+                tasks = [labelled(tool, label) for label in tool]
+                step["tool"] = YamlList(map(self._task, tasks), mark=mark, marks=[tool.mark_of(k) for k in tool])
                 return
             step["tool"] = YamlList([self._task(tool)], mark=mark, marks=[mark])
         elif isinstance(tool, YamlList):
-            step["tool"] = _each(tool, lambda item: self._task(_unlabel(item)))
+            step["tool"] = _each(tool, lambda item: self._task(unlabelled(item)))
 
     def _task(self, source: Any) -> Any:
         """One canonical task: its keys and those of its ``spec`` together, ``policy`` beside them."""
@@ -110,10 +81,6 @@ class Normaliser:
             task = _without(task, "spec")
         self._rename(task, "args", "input")
         self._rename(task, "credential", "auth")
-        for key in ("sink", "retry"):
-            if key in task and task.get("kind") != "playbook":
-                self._problem(_UNREAD[key], task.mark_of(key), hint=_INSTEAD[key])
-                task = _without(task, key)
         if isinstance(policy := task.get("policy"), YamlMap) and "rules" in policy:
             policy = policy.derived(*policy)
             policy["rules"] = _each(policy["rules"], self._rule)
@@ -155,33 +122,12 @@ class Normaliser:
         if not isinstance(source, YamlMap):
             return source
         loop = source.derived(*source)
-        spec = loop["spec"].derived(*loop["spec"]) if isinstance(loop.get("spec"), YamlMap) else YamlMap(mark=loop.mark)
-        self._older(loop, loop, "collection", "in", "in: …")
-        self._older(loop, loop, "element", "iterator", "iterator: …")
-        self._older(loop, spec, "mode", "mode", "spec: {mode: …}")
-        self._older(loop, spec, "concurrency", "max_in_flight", "spec: {max_in_flight: …}")
-        if spec.get("mode") == "async":
-            self._warn("older form `mode: async`", spec.mark_of("mode"), hint="write `mode: parallel`")
-            spec["mode"] = "parallel"
-        if spec.get("mode") == "chunked" or "chunk_size" in loop:
-            mark = spec.mark_of("mode") if "mode" in spec else loop.mark_of("chunk_size")
-            self._problem("older form `mode: chunked` is not read yet", mark, hint="use `mode: parallel`")
-            loop = _without(loop, "chunk_size")
-            spec["mode"] = "parallel"
-        if spec or "spec" in loop:
-            loop.put("spec", _without_none(spec, "frame", "policy"), loop.mark_of("spec"))
+        if isinstance(spec := loop.get("spec"), YamlMap):
+            loop["spec"] = _without_none(spec, "frame", "policy")
         if isinstance(cursor := loop.get("cursor"), YamlMap):
             loop["cursor"] = cursor.derived(*cursor)
             self._rename(loop["cursor"], "credential", "auth")
         return loop
-
-    def _older(self, loop: YamlMap, target: YamlMap, old: str, new: str, shown: str) -> None:
-        if old not in loop:
-            return
-        mark = loop.mark_of(old)
-        self._warn(f"older form `loop.{old}`", mark, hint=f"write `loop: {{{shown}}}`")
-        value = loop.pop(old)
-        target.put(new, value, mark)
 
     def _next(self, source: Any, mark: Mark) -> Any:
         """``name``, ``[names or {step, when}]`` → ``{spec, arcs}``."""
@@ -216,19 +162,11 @@ class Normaliser:
                         value.put(name, mapping[other][name], mapping[other].mark_of(name))
                 mapping[key] = value
             else:
-                self._problem(
-                    f"`{other}` and `{key}` are the same key", mark, hint=f"keep `{key}`", code="conflicting-keys"
-                )
+                message = f"`{other}` and `{key}` are the same key"
+                self._findings.problem(message, mark, hint=f"keep `{key}`", code="conflicting-keys")
         else:
             mapping.put(key, mapping[other], mark)
         del mapping[other]
-
-    def _warn(self, message: str, mark: Mark, *, hint: str) -> None:
-        place = self._file, mark.line, mark.column, self._step
-        self._problems.add(Problem(message, *place, hint, warning=True, code="older-form"))
-
-    def _problem(self, message: str, mark: Mark, *, hint: str, code: str = "unread-form") -> None:
-        self._problems.add(Problem(message, self._file, mark.line, mark.column, self._step, hint, code=code))
 
 
 def _each(items: Any, change: Callable[[Any], Any]) -> Any:
@@ -246,28 +184,5 @@ def _without_none(mapping: YamlMap, *keys: str) -> YamlMap:
     return _without(mapping, *(key for key in keys if key in mapping and mapping[key] is None))
 
 
-def _rules_of(spec: YamlMap) -> bool:
-    policy = spec.get("policy")
-    return isinstance(policy, YamlMap) and "rules" in policy
-
-
 def _arc(item: Any, mark: Mark) -> Any:
     return YamlMap({"step": item}, mark=mark, marks={"step": mark}) if isinstance(item, str) else item
-
-
-def _unlabel(item: Any) -> Any:
-    """``{label: {kind: …}}`` → ``{name: label, kind: …}``."""
-    if isinstance(item, YamlMap) and len(item) == 1 and "kind" not in item:
-        label = next(iter(item))
-        if isinstance(item[label], YamlMap):
-            return _labelled(item, label)
-    return item
-
-
-def _labelled(item: YamlMap, label: str) -> YamlMap:
-    inner: YamlMap = item[label]
-    task = inner.derived(*inner)
-    task.mark = item.mark_of(label)
-    if "name" not in task:
-        task.put("name", label, item.mark_of(label))
-    return task

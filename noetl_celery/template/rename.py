@@ -16,7 +16,7 @@ from noetl_celery.template.expressions import (
 
 
 def renamed(source: str, names: Mapping[str, str]) -> str:
-    """``source`` with its top-level names replaced: ``{{ a.b | f(a=1) }}`` with ``{"a": "x.y"}`` → ``{{ x.y.b | f(a=1) }}``.
+    """``source`` with other top-level names: ``{{ a.b | f(a=1) }}`` with ``{"a": "x.y"}`` is ``{{ x.y.b | f(a=1) }}``.
 
     A key ``a.b`` replaces that name and key together. Attributes, filters, tests, keyword arguments and names that
     the template itself defines stay. Text that does not parse is returned as it is.

@@ -55,8 +55,8 @@ from noetl_celery.playbook import compile_playbook
         ("- {step: a, set: {ctx.: 1}}", ["1:19: step 'a': `ctx.` cannot be set"]),
         ("- {step: a, spec: {timeout: 0}}", ["1:20: step 'a': `timeout` must be more than 0, not 0"]),
         ("- {step: a, spec: {policy: {failure: {mode: x}}}}", ["1:39: step 'a': `mode` must be 'fail_fast'"]),
-        ("- {step: a, sink: {tool: x}}", ["1:13: step 'a': older form `sink` is not read yet"]),
-        ("- {step: a, tool: {kind: noop, retry: 3}}", ["1:32: step 'a': older form `retry` is not read yet"]),
+        ("- {step: a, sink: {tool: x}}", ["1:13: step 'a': `sink` in a step without a tool"]),
+        ("- {step: a, tool: {kind: noop, retry: x}}", ["1:32: step 'a': `retry` is true, a number of attempts, a mapping"]),
     ],
 )
 def test_steps(workflow: str, said: list[str]) -> None:
@@ -90,7 +90,7 @@ def test_steps(workflow: str, said: list[str]) -> None:
         ("{in: [1], iterator: i, spec: {frame: {max_rows: true}}}", ["`max_rows`: a number, or a template for one"]),
         ("{in: [1], iterator: i, spec: {frame: {max_row: 1}}}", ["unknown key `max_row` in `frame` (did"]),
         ("{in: [1], iterator: i, spec: {frame: {process: rows}}}", ["`process` must be 'row' or 'frame'"]),
-        ("{in: [1], iterator: i, mode: chunked}", ["older form `mode: chunked` is not read yet"]),
+        ("{in: [1], iterator: i, collection: [2]}", ["`collection` and `in` are the same key"]),
     ],
 )
 def test_loops(loop: str, said: list[str]) -> None:
