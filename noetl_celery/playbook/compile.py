@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ValidationError
 
 from noetl_celery.errors import Problem, Problems
-from noetl_celery.playbook import graph, model
+from noetl_celery.playbook import graph, lint, model
 from noetl_celery.playbook.keychain import keychain_plan
 from noetl_celery.playbook.normalise import Normaliser
 from noetl_celery.playbook.plan import KeychainPlan, Plan, StepPlan
@@ -48,10 +48,12 @@ def compile_playbook(text: str | bytes, *, file: str, tools: ToolCatalog, cursor
     readable = text.decode() if isinstance(text, bytes) else text
     normaliser = Normaliser(file, problems)
     document = expand(normaliser.document(source), normaliser.step, problems, file)
-    compiler = _Compiler(Reporter(readable, file, document, problems), tools, cursors)
+    report = Reporter(readable, file, document, problems)
+    compiler = _Compiler(report, tools, cursors)
     plan = compiler.plan()
     problems.raise_errors()
     assert plan is not None, "no plan without a problem"
+    lint.check(plan, report, tools)
     warnings = sorted(problems.warnings, key=lambda problem: (problem.line or 0, problem.column or 0))
     return Compiled(plan, tuple(warnings), plain(document["metadata"]))
 

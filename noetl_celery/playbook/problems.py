@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -43,6 +44,15 @@ class Reporter:
     def warn(self, message: str, path: Path, *, code: str, step: str | None = None, hint: str | None = None) -> None:
         """Something that works and should still be looked at; ``code`` is one of the ``WARNINGS``."""
         self._add(message, path, step, hint, code, warning=True)
+
+    def warn_in_text(
+        self, message: str, path: Path, text_line: int, word: str, *, code: str, step: str | None, hint: str | None
+    ) -> None:
+        """A warning about a word in the text that stands at ``path``; ``text_line`` is its line there, from 0."""
+        mark = place_of(self.document, path)
+        line, column = (1, 1) if mark is None else (mark.text_line + text_line, mark.column)
+        place = self._find_word(word, line, column)
+        self.problems.add(Problem(message, self.file, *place, step, hint, True, code))
 
     def syntax(self, error: TemplateSyntax, path: Path, *, step: str | None, what: str) -> None:
         """A template that does not parse, on its own line of a block of text."""
@@ -88,6 +98,17 @@ class Reporter:
             found = self._lines[number - 1].find(wanted)
             if found >= 0:
                 return number, found + 1
+        return line, column
+
+
+    def _find_word(self, word: str, line: int, column: int) -> tuple[int, int]:
+        """The same for one word, which stands within braces if there are any on its line."""
+        wanted = re.compile(rf"(?<![\w.]){re.escape(word)}(?!\w)|\b{re.escape(word)}\b")
+        for number in range(line, min(line + 50, len(self._lines) + 1)):
+            text = self._lines[number - 1]
+            found = wanted.search(text, max(text.find("{{"), 0)) or wanted.search(text)
+            if found is not None:
+                return number, found.start() + 1
         return line, column
 
 

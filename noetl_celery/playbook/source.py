@@ -99,6 +99,18 @@ def place_of(data: Any, path: tuple[Any, ...]) -> Mark | None:
     return mark
 
 
+def value_at(data: Any, path: tuple[Any, ...]) -> Any:
+    """What stands at ``path``; None where there is nothing."""
+    for key in path:
+        if isinstance(data, dict):
+            data = data.get(key)
+        elif isinstance(data, list) and isinstance(key, int) and 0 <= key < len(data):
+            data = data[key]
+        else:
+            return None
+    return data
+
+
 def plain(data: Any) -> Any:
     """A copy as ordinary dicts and lists."""
     if isinstance(data, dict):
