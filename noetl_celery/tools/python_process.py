@@ -45,7 +45,7 @@ def run_in_child(task: PythonTask, write_line: Callable[[str], None], deadline: 
         if answer is None:
             raise _silent_end(process.wait())
     finally:
-        _end(process)
+        end_process(process)
     return _result(answer)
 
 
@@ -63,7 +63,7 @@ def _start(request: IO[bytes]) -> subprocess.Popen[bytes]:
     )
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_process(process: subprocess.Popen[bytes]) -> None:
     """Kills the process group: the process, unless it has ended, and whatever it left behind."""
     try:
         os.killpg(process.pid, signal.SIGKILL)

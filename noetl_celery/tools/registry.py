@@ -16,6 +16,7 @@ BUILT_IN: Mapping[str, str] = {
     "noop": "noetl_celery.tools.noop:NoopTool",
     "postgres": "noetl_celery.tools.postgres:PostgresTool",
     "python": "noetl_celery.tools.python:PythonTool",
+    "shell": "noetl_celery.tools.shell:ShellTool",
 }
 
 
