@@ -19,7 +19,7 @@ def keychain_plan(entry: model.KeychainEntry, values: ValueCompiler, report: Rep
     kind = entry.kind or entry.type or "credential"
     if kind in _FROM_A_STORE:
         of = f" (provider `{entry.provider}`)" if entry.provider else ""
-        hint = f"store it here instead: `noetl-celery credentials set {entry.name} …`, and `kind: credential`"
+        hint = f"store it here instead: `noetl-celery credential set {entry.name} …`, and `kind: credential`"
         message = f"keychain entry `{entry.name}` is of kind `{kind}`{of}, which needs a plugin that is not installed"
         report.error(message, (*path, "kind" if entry.kind else "type"), code="unknown-kind", hint=hint)
         return KeychainPlan(entry.name)

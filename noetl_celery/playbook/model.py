@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_STEP_NAME = re.compile(r"[\w./-]+\Z")
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?\Z")
 
 
@@ -61,6 +62,13 @@ def _identifier(value: str) -> str:
     return value
 
 
+def _step_name(value: str) -> str:
+    """Also a path: a step need not be a word to be gone to, only to be referred to in templates."""
+    if not _STEP_NAME.match(value):
+        raise ValueError(f"{value!r} is not a name (letters, digits, _ - . /; no spaces, no braces)")
+    return value
+
+
 def _mapping(value: Any) -> Any:
     if value is None:
         return {}
@@ -89,6 +97,7 @@ def _kind(value: Any) -> str:
 
 Text = Annotated[str, BeforeValidator(_text)]
 Name = Annotated[str, BeforeValidator(_text), AfterValidator(_identifier)]
+StepName = Annotated[str, BeforeValidator(_text), AfterValidator(_step_name)]
 Number = Annotated[Any, BeforeValidator(_number)]
 Count = Annotated[Any, BeforeValidator(_number), AfterValidator(_at_least_one)]
 Seconds = Annotated[Any, BeforeValidator(_number), AfterValidator(_not_negative)]
@@ -232,6 +241,7 @@ class Admit(Model):
 
 
 class AdmitRules(Model):
+    mode: Literal["exclusive"] | None = None
     rules: Annotated[list[Admit], BeforeValidator(_list)] = Field(default_factory=list)
 
 
@@ -273,6 +283,8 @@ class LoopPolicy(Model):
     exec: Any = None
     mode: Any = None
     max_in_flight: Count | None = None
+    #: results are in the order of the items anyway
+    results: Any = None
 
 
 class LoopSpec(Model):
@@ -343,7 +355,7 @@ class Next(Model):
 class Step(Model):
     """A step, after normalising: ``tool`` is always a list of tasks."""
 
-    step: Name
+    step: StepName
     desc: Any = None
     spec: StepSpec = Field(default_factory=StepSpec)
     loop: Loop | None = None

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from noetl_celery.errors import Problems
 
 _RULE_KEYS = frozenset({"when", "then", "else"})
+#: kinds whose `args` are those of a command
+_OWN_ARGS = frozenset({"container"})
 
 
 class Normaliser:
@@ -79,7 +81,8 @@ class Normaliser:
                     task.put(key, spec[key], spec.mark_of(key))
         elif spec is None:
             task = _without(task, "spec")
-        self._rename(task, "args", "input")
+        if task.get("kind") not in _OWN_ARGS:
+            self._rename(task, "args", "input")
         self._rename(task, "credential", "auth")
         if isinstance(policy := task.get("policy"), YamlMap) and "rules" in policy:
             policy = policy.derived(*policy)
@@ -92,6 +95,8 @@ class Normaliser:
         if not isinstance(source, YamlMap):
             return source
         rule = source.derived(*source)
+        if "when" not in rule and "then" in rule:
+            rule = _without_none(rule, "else")  # `- else:` with its `then` beside it, not below
         if "else" in rule and "when" not in rule and "then" not in rule:
             inner, mark = rule["else"], rule.mark_of("else")
             rule = _without(rule, "else")
@@ -136,7 +141,7 @@ class Normaliser:
         if isinstance(source, str):
             source = YamlList([source], mark=mark, marks=[mark])
         if isinstance(source, YamlList):
-            arcs = YamlList([_arc(item, source.mark_of(i)) for i, item in enumerate(source)], mark=mark)
+            arcs = YamlList([self._arc(item, source.mark_of(i)) for i, item in enumerate(source)], mark=mark)
             arcs.marks = list(source.marks)
             canonical = YamlMap({"arcs": arcs}, mark=mark, marks={"arcs": mark})
             # Several names without a condition can only mean all of them: as exclusive arcs all but one were dead.
@@ -145,9 +150,18 @@ class Normaliser:
             return canonical
         if isinstance(source, YamlMap) and isinstance(source.get("arcs"), YamlList):
             canonical = source.derived(*source)
-            canonical["arcs"] = _each(source["arcs"], lambda item: _arc(item, mark))
+            canonical["arcs"] = _each(source["arcs"], lambda item: self._arc(item, mark))
             return _without_none(canonical, "spec")
         return source
+
+    def _arc(self, item: Any, mark: Mark) -> Any:
+        """``name`` → ``{step: name}``; ``cond`` is ``when``."""
+        if isinstance(item, str):
+            return YamlMap({"step": item}, mark=mark, marks={"step": mark})
+        if isinstance(item, YamlMap) and "cond" in item:
+            item = item.derived(*item)
+            self._rename(item, "cond", "when")
+        return item
 
     def _rename(self, mapping: YamlMap, other: str, key: str) -> None:
         """Another name for a key; both at once is a problem."""
@@ -182,7 +196,3 @@ def _without(mapping: YamlMap, *keys: str) -> YamlMap:
 def _without_none(mapping: YamlMap, *keys: str) -> YamlMap:
     """An empty optional key (``next:`` with nothing after it) is as good as none."""
     return _without(mapping, *(key for key in keys if key in mapping and mapping[key] is None))
-
-
-def _arc(item: Any, mark: Mark) -> Any:
-    return YamlMap({"step": item}, mark=mark, marks={"step": mark}) if isinstance(item, str) else item
