@@ -12,11 +12,13 @@ from noetl_celery.tools.plugins import Plugins
 GROUP = "noetl_celery.tools"
 #: named here too, so that they work from a source tree and with the metadata of an older install
 BUILT_IN: Mapping[str, str] = {
+    "duckdb": "noetl_celery.tools.duckdb:DuckdbTool",
     "http": "noetl_celery.tools.http:HttpTool",
     "noop": "noetl_celery.tools.noop:NoopTool",
     "postgres": "noetl_celery.tools.postgres:PostgresTool",
     "python": "noetl_celery.tools.python:PythonTool",
     "shell": "noetl_celery.tools.shell:ShellTool",
+    "transfer": "noetl_celery.tools.transfer:TransferTool",
 }
 
 

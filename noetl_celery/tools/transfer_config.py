@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from noetl_celery.errors import ToolError
-from noetl_celery.tools import http_request, pg_script
-from noetl_celery.tools.duckdb_script import DUCKDB_SQL_KEYS
+from noetl_celery.tools import duckdb_script, http_request, pg_script
 from noetl_celery.tools.keys import Complaint, bad_config, is_blank, is_template, one_of, unknown_keys
 from noetl_celery.tools.transfer_names import split_name
 
@@ -34,7 +33,7 @@ SOURCE_KEYS: Mapping[str, frozenset[str]] = {
         }
     ),
     "postgres": frozenset({*pg_script.SQL_KEYS, "params", *_AUTH}),
-    "duckdb": frozenset({*DUCKDB_SQL_KEYS, "params", "database", *_AUTH}),
+    "duckdb": frozenset({*duckdb_script.SQL_KEYS, "params", "database", *_AUTH}),
 }
 _WRITES = frozenset({"table", "mode", "mapping", "key", "keys", *_AUTH})
 TARGET_KEYS: Mapping[str, frozenset[str]] = {"postgres": _WRITES, "duckdb": _WRITES | {"database"}}
@@ -116,7 +115,7 @@ def _contents(end: str, kind: str, fields: Mapping[str, Any]) -> list[str]:
     elif kind == "postgres":
         messages += [message for _, message in pg_script.problems(fields)]
     elif kind == "duckdb":
-        messages += [message for _, message in one_of(fields, DUCKDB_SQL_KEYS, required=True)]
+        messages += [message for _, message in duckdb_script.problems(fields)]
     if kind == "postgres" and all(is_blank(fields.get(key)) for key in _AUTH):
         messages.append("needs `auth`: the name of a postgres credential")
     return messages
