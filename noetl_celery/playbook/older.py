@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from noetl_celery.playbook.model import STEP_KEYS
-from noetl_celery.playbook.older_parts import FIX, Findings, Unreadable, without
-from noetl_celery.playbook.older_retry import Retry, RetryReader, sequence, with_error_rules
+from noetl_celery.playbook.older_parts import Findings, Unreadable, rename_all, without
+from noetl_celery.playbook.older_retry import INDEX, Retry, RetryReader, sequence, with_error_rules
 from noetl_celery.playbook.older_sink import SinkReader
 from noetl_celery.playbook.source import YamlList, YamlMap
 
@@ -174,6 +174,9 @@ class OlderForms:
         if not changed:
             return step
         step = step.derived(*step)
+        for key in ("input", "args"):
+            if key in step and any(task.get("older") == "sequence" for task in tasks):
+                step[key] = rename_all(step[key], INDEX)
         mark = step.mark_of("tool")
         if len(tasks) == 1:
             step["tool"] = tasks[0]
@@ -276,6 +279,3 @@ def labelled(item: YamlMap, label: str) -> YamlMap:
 def _rules_of(spec: YamlMap) -> bool:
     policy = spec.get("policy")
     return isinstance(policy, YamlMap) and "rules" in policy
-
-
-__all__ = ["FIX", "OlderForms", "labelled", "unlabelled"]

@@ -101,17 +101,18 @@ def without(mapping: YamlMap, *keys: str) -> YamlMap:
 
 
 def rename_all(data: Any, names: Mapping[str, str], *, skip: Collection[str] = ()) -> Any:
-    """Data with other names in its templates; the values of keys in ``skip`` stay."""
+    """Data with other names in its templates, itself if there are none; the values of keys in ``skip`` stay."""
     if isinstance(data, str):
         return renamed(data, names)
     if isinstance(data, YamlMap):
-        changed = data.derived(*data)
-        for key in data:
-            if key not in skip:
-                changed[key] = rename_all(data[key], names, skip=skip)
-        return changed
+        values = {key: data[key] if key in skip else rename_all(data[key], names, skip=skip) for key in data}
+        if all(values[key] is data[key] for key in data):
+            return data
+        return YamlMap(values, mark=data.mark, marks={key: data.mark_of(key) for key in data})
     if isinstance(data, YamlList):
         items = [rename_all(item, names, skip=skip) for item in data]
+        if all(new is old for new, old in zip(items, data, strict=True)):
+            return data
         return YamlList(items, mark=data.mark, marks=list(data.marks))
     return data
 

@@ -28,9 +28,10 @@ from noetl_celery.template import TemplateSyntax, expression_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PACE = frozenset({"backoff", "initial_delay", "delay", "max_delay", "backoff_multiplier", "jitter"})
+_DELAYS = ("initial_delay", "delay", "backoff_seconds")
+_PACE = frozenset({*_DELAYS, "backoff", "max_delay", "backoff_multiplier", "jitter"})
 _GROWING = frozenset({"backoff", "backoff_multiplier", "max_delay"})
-_BODY = frozenset({"max_attempts", "attempts", "next_call", "collect", "retry_on", "sink"}) | _PACE
+_BODY = frozenset({"max_attempts", "attempts", "next_call", "collect", "retry_on", "retry_on_status", "sink"}) | _PACE
 _CONDITIONS = frozenset({"when", "while", "retry_when", "stop_when"})
 _STRATEGIES = ("append", "replace", "collect")
 _ATTEMPTS = 3
@@ -45,6 +46,8 @@ _KINDS = {"connection_error": "connection", "timeout_error": "timeout", "rate_li
 _NAMES = {"result": "response"}
 _OLDEST_NAMES = {"status_code": "output.http.status", "success": "(output.status == 'ok')"}
 _BY_ATTEMPT = {"_retry.index": "(_attempt - 1)"}
+#: for what is rendered before the first call as well
+INDEX = {"_retry.index": "(_retry.index | default(0))"}
 _FAIL = {"when": "{{ output.status == 'error' }}", "then": {"do": "fail"}}
 
 
@@ -153,9 +156,10 @@ class RetryReader:
         names = _NAMES | _OLDEST_NAMES | ({} if sequence else _BY_ATTEMPT)
         given = next((key for key in ("when", "retry_when") if key in keys), "when")
         parts = ["output.status == 'error'", self._findings.condition(keys.get(given), keys.mark_of(given), names)]
-        if kinds := keys.get("retry_on"):
-            named = [_KINDS.get(str(kind), str(kind)) for kind in (kinds if isinstance(kinds, list) else [kinds])]
-            parts.append(f"output.error.kind in {named!r}")
+        if kinds := _listed(keys.get("retry_on")):
+            parts.append(f"output.error.kind in {[_KINDS.get(str(kind), str(kind)) for kind in kinds]!r}")
+        if statuses := _listed(keys.get("retry_on_status")):
+            parts.append(f"output.http.status in {statuses!r}")
         if stop := self._findings.condition(keys.get("stop_when"), keys.mark_of("stop_when"), names):
             parts.append(f"not ({stop})")
         then = YamlMap(mark=keys.mark)
@@ -164,7 +168,8 @@ class RetryReader:
         then.put("attempts", keys.get(key, _ATTEMPTS), keys.mark_of(key))
         pace = self._pace(keys)
         for name, value in (pace or {"backoff": "exponential"}).items():
-            then.put(name, value, keys.mark_of({"delay": "initial_delay"}.get(name, name)))
+            source = next((key for key in _DELAYS if key in keys), name) if name == "delay" else name
+            then.put(name, value, keys.mark_of(source))
         rule = YamlMap(mark=keys.mark)
         rule.put("when", all_of(*parts), keys.mark_of(given))
         rule.put("then", then)
@@ -173,7 +178,7 @@ class RetryReader:
     def _pace(self, keys: YamlMap) -> dict[str, Any]:
         """``backoff``, ``delay`` and ``max_delay``; empty if nothing is said of them."""
         pace: dict[str, Any] = {}
-        delay = keys.get("initial_delay", keys.get("delay"))
+        delay = next((keys[key] for key in _DELAYS if keys.get(key) is not None), None)
         backoff, factor = keys.get("backoff"), keys.get("backoff_multiplier")
         if isinstance(backoff, int | float) and not isinstance(backoff, bool):
             delay, backoff = backoff if delay is None else delay, "fixed"
@@ -261,6 +266,7 @@ def with_error_rules(task: YamlMap, retry: Retry) -> YamlMap:
     task = with_rules(task, retry.errors, [_FAIL], retry.mark)
     if not retry.successes:
         task = rename_all(task, _BY_ATTEMPT, skip={"code"})
+    task = task.derived(*task)
     task.put("older", "retry", retry.mark)
     return task
 
@@ -275,8 +281,8 @@ def sequence(task: YamlMap, name: str, call: str, retry: Retry, saving: list[Yam
     start: dict[str, Any] = {"name": f"{name}_start", "kind": "noop"}
     if first:
         if given := _part(task, "input", "args"):
-            start["input"] = given
-        start["result"] = first
+            start["input"] = rename_all(given, INDEX)
+        start["result"] = {key: rename_all(made(value, mark), INDEX) for key, value in first.items()}
     start["set"] = {"_retry": {"index": 0}}
     if retry.strategy in ("append", "collect"):
         start["set"][retry.into] = []
@@ -337,10 +343,12 @@ def _first(key: str, value: Any, retry: Retry) -> Any:
     names = dict.fromkeys(name for given in said if isinstance(given, YamlMap) for name in given)
     if not names:
         return value
+    own = value if isinstance(value, YamlMap) else {}
     if key in _INPUTS:
-        own = value if isinstance(value, YamlMap) else {}
         # Not in the task's own input: a name from elsewhere (the step's input), or nothing at the first call.
         return {name: own.get(name, braces(f"{name} | default(none)")) for name in names}
+    if own and own.keys() >= names.keys():
+        return {name: own[name] for name in names}
     if value is not None and not isinstance(value, YamlMap):
         raise ValueError(f"`next_call.{key}` cannot be merged into `{key}`, which is no mapping")
     return value if value is not None else {}
@@ -364,15 +372,13 @@ def _calling(task: YamlMap, call: str, first: dict[str, Any]) -> YamlMap:
 
 
 def _taken(key: str, own: Any, first: Any) -> Any:
-    """A key that changes, as the task says it: ``_call.params``; of its input only the names that change."""
-    if key not in _INPUTS:
+    """A key that changes, as the task says it: ``_call.url``; of a mapping only the names that change, if they can."""
+    if not isinstance(first, dict) or isinstance(first, YamlMap) or not first:
         return braces(key_of("_call", key))
-    if not isinstance(first, dict):
-        return own
-    inputs = own.derived(*own) if isinstance(own, YamlMap) else made({}, own.mark if own is not None else _NOWHERE)
+    changed = own.derived(*own) if isinstance(own, YamlMap) else made({}, _NOWHERE)
     for name in first:
-        inputs.put(name, braces(key_of("_call", key, name)), inputs.mark_of(name))
-    return inputs
+        changed.put(name, braces(key_of("_call", key, name)), changed.mark_of(name))
+    return changed
 
 
 def _collecting(task: YamlMap, retry: Retry) -> YamlMap:
@@ -436,6 +442,10 @@ def _next_value(key: str, first: Any, call: YamlMap | None) -> Any:
         return said
     kept = {name: braces(key_of("_call", key, name)) for name in first if name not in said}
     return {name: said.get(name, kept.get(name)) for name in dict.fromkeys([*first, *said])}
+
+
+def _listed(raw: Any) -> list[Any]:
+    return list(raw) if isinstance(raw, list) else [] if raw is None else [raw]
 
 
 def _path(raw: Any) -> str | None:
