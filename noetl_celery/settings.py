@@ -49,6 +49,11 @@ class Settings(BaseSettings):
     secret_key: SecretStr | None = Field(None, description="Fernet key that credentials are encrypted with")
     data_dir: Path = Field(Path(".noetl"), description="folder where `noetl-celery dev` keeps its data")
 
+    scripts: str = Field(
+        ".", description=f"folders that relative paths of scripts are looked up in, separated by {os.pathsep!r}"
+    )
+    scripts_anywhere: bool = Field(False, description="whether paths of scripts may lead out of those folders")
+
     # Connections
     pool_size: int = Field(8, ge=2, description="database connections per process to the schema `noetl`")
     tool_pool_size: int = Field(16, ge=1, description="database connections per credential and process")
@@ -182,6 +187,11 @@ class Settings(BaseSettings):
     def result_url(self) -> str:
         """The Redis that Celery's results and chord counters are kept in."""
         return self.result_backend_url or self.broker_url
+
+    @property
+    def script_folders(self) -> tuple[Path, ...]:
+        """The folders of scripts, in the order in which they are searched."""
+        return tuple(Path(part.strip()).expanduser() for part in self.scripts.split(os.pathsep) if part.strip())
 
     @property
     def own_pools(self) -> frozenset[str]:

@@ -23,6 +23,7 @@ from noetl_celery.store import catalog
 from noetl_celery.store.credentials import Vault
 from noetl_celery.store.db import Database
 from noetl_celery.tools import pg
+from noetl_celery.tools.limits import Limits, set_limits
 from noetl_celery.tools.registry import ToolRegistry
 
 #: seconds that a process remembers a credential, so that a changed one is soon used
@@ -79,6 +80,7 @@ class Process:
         self.cursors = CursorRegistry()
         self.plans = Plans(self.tools, self.cursors)
         pg.set_default_settings(pg.PoolSettings(max_size=settings.tool_pool_size))
+        set_limits(Limits(settings.result_max_bytes, settings.script_folders, settings.scripts_anywhere))
         self.worker_id = new_id()
         self.pulse = Pulse(self.db, self.worker_id, settings.heartbeat_seconds)
         self._credentials: dict[str, tuple[float, dict[str, Any]]] = {}

@@ -12,6 +12,7 @@ from psycopg import pq
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.template.jsonable import jsonable
 from noetl_celery.tools import pg, pg_script, sql
+from noetl_celery.tools import script as loading
 from noetl_celery.tools.base import Reply, ToolCall
 from noetl_celery.tools.keys import (
     Complaint,
@@ -19,6 +20,7 @@ from noetl_celery.tools.keys import (
     bad_config,
     check_seconds,
     is_blank,
+    one_of,
     seconds,
     unknown_keys,
 )
@@ -41,17 +43,17 @@ class PostgresTool:
     def check(self, config: Mapping[str, Any]) -> Sequence[Complaint]:
         """Keys, the SQL that has to be there, the credential, and transaction commands that cannot work."""
         complaints = unknown_keys(config, _KNOWN)
-        if not is_blank(config.get("script")):
-            complaints.append(("script", "`script` is not supported for postgres: write the SQL in `command`"))
-        else:
+        if is_blank(config.get("script")):
             complaints += pg_script.problems(config)
+        else:
+            complaints += one_of(config, ("script", *pg_script.SQL_KEYS), required=True) or _script_problems(config)
         if is_blank(auth_of(config)):
             complaints.append(("auth", "needs `auth`: the name of a postgres credential"))
         return complaints + check_seconds(config, "timeout")
 
     def run(self, call: ToolCall) -> Any:
         """The result of the command. Raises ``ToolError`` with the kind, SQLSTATE and SQL line of what went wrong."""
-        script = pg_script.read(call.config, call.deadline)
+        script = pg_script.read(_with_sql(call), call.deadline)
         settings = _pool_settings(call.config.get("pool"))
         script.milliseconds()  # no connection for what is too late
         credential = pg_script.credential_of(call.config, call.credential)
@@ -61,6 +63,22 @@ class PostgresTool:
     def close(self) -> None:
         """Closes every pool of this process, also those that cursors use."""
         pg.close_all()
+        loading.close()
+
+
+def _script_problems(config: Mapping[str, Any]) -> list[Complaint]:
+    complaints = loading.check(config["script"])
+    code = None if complaints else loading.inline(config["script"])
+    if code is not None:
+        complaints += [("script", message) for _, message in pg_script.problems({**config, "command": code})]
+    return complaints
+
+
+def _with_sql(call: ToolCall) -> Mapping[str, Any]:
+    """The configuration with the SQL of a ``script`` as its command; a script is not rendered, but has ``params``."""
+    if is_blank(call.config.get("script")):
+        return call.config
+    return {**call.config, "command": loading.load(call)}
 
 
 def _pool_settings(given: Any) -> pg.PoolSettings | None:

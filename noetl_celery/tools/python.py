@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from noetl_celery.errors import ToolError
+from noetl_celery.tools import script
 from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.keys import (
     Complaint,
@@ -27,7 +27,8 @@ _KNOWN = frozenset({"code", "script", "libs"})
 
 
 class PythonTool:
-    """Runs code in the lane's thread; with a ``timeout`` (or ``isolate``) in a process of its own that can be killed.
+    """Runs ``code``, or a ``script`` from elsewhere, in the lane's thread; with a ``timeout`` (or ``isolate``) in a
+    process of its own that can be killed.
 
     The result is what a top-level ``return`` gives, else what ``main(…)`` returns, called with the inputs that
     it names, else the variable ``result``. Inputs are variables and ``input_data``; they are copies, so the code
@@ -36,7 +37,7 @@ class PythonTool:
     """
 
     kind = "python"
-    raw_keys: frozenset[str] = frozenset({"code", "script"})
+    raw_keys: frozenset[str] = frozenset({"code"})
 
     def __init__(self, *, isolate: bool = False) -> None:
         self._isolate = isolate
@@ -49,10 +50,13 @@ class PythonTool:
         libs = config.get("libs")
         if not (is_blank(libs) or is_template(libs) or isinstance(libs, Mapping | list)):
             complaints.append(("libs", "`libs` has to be a mapping of names to modules, or a list of distributions"))
+        if not is_blank(config.get("script")):
+            complaints += script.check(config["script"])
         return complaints or _code_complaints(config)
 
     def run(self, call: ToolCall) -> Any:
-        """The code's result. Raises ``ToolError`` of kind ``python``, ``timeout``, ``result_type`` or ``config``."""
+        """The code's result. Raises ``ToolError`` of kind ``python``, ``timeout``, ``result_type`` or ``config``, and
+        what reading a ``script`` raises."""
         task = _task(call)
         limit = seconds(call.config.get("timeout"), "timeout")
         if limit is None and not self._isolate:
@@ -61,39 +65,30 @@ class PythonTool:
         return run_in_child(task, call.print, min((d for d in deadlines if d is not None), default=None))
 
     def close(self) -> None:
-        """Nothing to end: a child process lives as long as its call."""
+        """A child process lives as long as its call; what is left are connections to servers of scripts."""
+        script.close()
 
 
 def _code_complaints(config: Mapping[str, Any]) -> list[Complaint]:
     key = "script" if is_blank(config.get("code")) else "code"
+    source = script.inline(config["script"]) if key == "script" else config["code"]
+    if source is None:
+        return []  # not known before it runs
+    if not isinstance(source, str):
+        return [(key, f"the code has to be text, not {type(source).__name__}")]
     try:
-        compile_source(_source(config))
-    except ToolError as error:
-        return [(key, error.message)]
+        compile_source(source)
     except (SyntaxError, ValueError) as error:
         return [(key, f"the code cannot be compiled: {syntax_message(error)}")]
     return []
 
 
-def _source(config: Mapping[str, Any]) -> str:
-    code = config.get("code")
+def _source(call: ToolCall) -> str:
+    code = call.config.get("code")
     if is_blank(code):
-        code = _inline(config.get("script"))
+        return script.load(call)
     if not isinstance(code, str):
         raise bad_config(f"the code has to be text, not {type(code).__name__}")
-    return code
-
-
-def _inline(script: Any) -> Any:
-    if not isinstance(script, Mapping):
-        return script
-    source = script.get("source")
-    holder = source if isinstance(source, Mapping) else script
-    if holder.get("type", "inline") != "inline":
-        raise bad_config(f"`script` from a source of type `{holder['type']}` is not supported: use `inline`, or `code`")
-    code = holder.get("code")
-    if is_blank(code):
-        raise bad_config("`script` needs `source: {type: inline, code: …}`")
     return code
 
 
@@ -103,7 +98,7 @@ def _task(call: ToolCall) -> PythonTask:
     inputs: dict[str, Any] = {}
     for values in (*own, call.input):
         inputs.update(values)
-    return PythonTask(_source(config), inputs, call.context, config.get("libs"), _auth(call))
+    return PythonTask(_source(call), inputs, call.context, config.get("libs"), _auth(call))
 
 
 def _auth(call: ToolCall) -> Any:

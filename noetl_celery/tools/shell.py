@@ -13,6 +13,7 @@ from typing import Any
 
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.template.jsonable import to_json
+from noetl_celery.tools import script
 from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.keys import (
     Complaint,
@@ -32,7 +33,7 @@ from noetl_celery.tools.shell_run import Command, Ended, run
 LINE_KEYS = ("cmds", "commands")
 #: a list here is a program with its arguments, and no shell is involved
 COMMAND_KEYS = ("command", "cmd")
-_KEYS = (*LINE_KEYS, *COMMAND_KEYS)
+_KEYS = (*LINE_KEYS, *COMMAND_KEYS, "script")
 _KNOWN = frozenset({*_KEYS, "shell", "env", "cwd", "stdin"})
 #: ours; database, broker and key are among them
 _HIDDEN = "NOETL_"
@@ -42,7 +43,7 @@ _SHOWN_LINES, _SHOWN_CHARACTERS = 5, 400
 
 
 class ShellTool:
-    """Runs a command; its result is ``{exit_code, stdout, stderr, output}``.
+    """Runs a command, or a ``script`` from elsewhere; its result is ``{exit_code, stdout, stderr, output}``.
 
     ``output`` is what ``stdout`` says: data if it is a JSON object or list, else the text without its last line breaks.
     An output that is no text is base64, and named in ``base64``. An exit code other than 0 is an error of kind
@@ -59,7 +60,9 @@ class ShellTool:
         complaints += one_of(config, _KEYS, required=True)
         complaints += check_seconds(config, "timeout")
         for key in present(config, _KEYS):
-            if not isinstance(config[key], str | list):
+            if key == "script":
+                complaints += script.check(config[key])
+            elif not isinstance(config[key], str | list):
                 complaints.append((key, f"`{key}` has to be text or a list"))
         if not (is_blank(config.get("env")) or is_template(config["env"]) or isinstance(config["env"], Mapping)):
             complaints.append(("env", "`env` has to be a mapping of names to values"))
@@ -69,12 +72,13 @@ class ShellTool:
         return complaints
 
     def run(self, call: ToolCall) -> Any:
-        """The result. Raises ``ToolError``: ``shell``, ``timeout``, ``output_too_large`` or ``config``."""
+        """The result. Raises ``ToolError``: ``shell``, ``timeout``, ``output_too_large``, ``config``, and what reading
+        a ``script`` raises."""
         config = call.config
         limit = seconds(config.get("timeout"), "timeout")
         own = None if limit is None else time.monotonic() + limit
         deadline = min((d for d in (own, call.deadline) if d is not None), default=None)
-        command = _command(config)
+        command = _command(call)
         most = limits().output_bytes
         try:
             ended = run(command, call.print, deadline, most)
@@ -86,7 +90,8 @@ class ShellTool:
         """Nothing to end: a command lives as long as its call."""
 
 
-def _command(config: Mapping[str, Any]) -> Command:
+def _command(call: ToolCall) -> Command:
+    config = call.config
     given = present(config, _KEYS)
     if len(given) != 1:
         raise bad_config(one_of(config, _KEYS, required=True)[0][1])
@@ -94,7 +99,8 @@ def _command(config: Mapping[str, Any]) -> Command:
     if isinstance(value, list | tuple) and key in COMMAND_KEYS:
         arguments = [_text(part, key) for part in value]
     else:
-        arguments = [*_shell(config.get("shell")), "-c", _script(value, key)]
+        lines = script.load(call) if key == "script" else _joined(value, key)
+        arguments = [*_shell(config.get("shell")), "-c", lines]
     cwd = config.get("cwd")
     if not is_blank(cwd):
         cwd = os.path.expanduser(str(cwd))
@@ -105,7 +111,7 @@ def _command(config: Mapping[str, Any]) -> Command:
     return Command(arguments, _environment(config.get("env")), None if is_blank(cwd) else cwd, data)
 
 
-def _script(value: Any, key: str) -> str:
+def _joined(value: Any, key: str) -> str:
     pieces = value if isinstance(value, list | tuple) else [value]
     return _STOP_IF_FAILED.join(_text(piece, key) for piece in pieces)
 

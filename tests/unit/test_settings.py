@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 from cryptography.fernet import Fernet
@@ -100,6 +101,13 @@ def test_secrets_are_not_in_the_repr() -> None:
     assert key not in repr(settings)
     assert settings.secret_key is not None
     assert settings.secret_key.get_secret_value() == key
+
+
+def test_folders_of_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("NOETL_SCRIPTS", os.pathsep.join(["/a b", "", " ~/scripts "]))
+    assert load().script_folders == (Path("/a b"), Path("/home/me/scripts"))
+    assert load(scripts=".").script_folders == (Path(),)
 
 
 def test_empty_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:

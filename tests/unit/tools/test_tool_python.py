@@ -308,7 +308,13 @@ def test_threads_do_not_meet() -> None:
         ({"code": "yield 1\nreturn 2"}, [("code", "the code cannot be compiled: line 1: 'yield' outside function")]),
         ({"code": "a = 1\0"}, [("code", "the code cannot be compiled: ")]),
         ({"code": ["x"]}, [("code", "the code has to be text, not list")]),
-        ({"script": {"source": {"type": "file", "path": "x"}}}, [("script", "`script` from a source of type `file`")]),
+        (
+            {"script": {"source": {"type": "gcs", "path": "x"}}},
+            [("script", "`script` from a source of type `gcs` needs")],
+        ),
+        ({"script": {"uri": "{{ uri }}", "source": {"type": "file"}}}, []),
+        ({"script": {"uri": "i", "source": {"type": "inline", "code": "{{ code }} if"}}}, []),
+        ({"script": "x = (1"}, [("script", "the code cannot be compiled: line 1")]),
         ({"script": {"source": {"type": "inline"}}}, [("script", "`script` needs `source:")]),
         (
             {"code": "x", "timeout": "soon"},
