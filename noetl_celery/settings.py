@@ -99,7 +99,19 @@ class Settings(BaseSettings):
     )
     signal_batch: int = Field(500, ge=1, description="signals of an execution that are decided on at once")
     jump_budget: int = Field(10_000, ge=1, description="jumps of a row's pipeline before it fails as endless")
-    result_max_bytes: int = Field(16_777_216, ge=1, description="the largest result that a row may have")
+    child_depth: int = Field(16, ge=1, description="how deep playbooks may call each other")
+    iteration_events: int = Field(
+        1_000, ge=0, description="items up to which a loop over a collection writes an event for each"
+    )
+    result_inline_bytes: int = Field(
+        65_536, ge=0, description="results up to this many bytes of JSON stand in their row, larger ones are referred to"
+    )
+    result_page_bytes: int = Field(
+        1_048_576, ge=1, description="bytes of JSON that are read at once of a large result that is iterated over"
+    )
+    result_max_bytes: int = Field(
+        16_777_216, ge=1, description="the largest result that a row may have, and the most of one that is loaded at once"
+    )
 
     # Worker processes
     control_concurrency: int = Field(8, ge=1, description="threads of a control node")

@@ -44,6 +44,17 @@ class CallPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultPlan:
+    """How a result is kept: up to ``inline_max_bytes`` of JSON in its row (None: as the settings say).
+
+    ``select``: the fields (paths of keys) of a larger mapping that templates see instead of all of it; none: all.
+    """
+
+    inline_max_bytes: int | None = None
+    select: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TaskPlan:
     """One task of a pipeline. ``rules`` is None when the task has no policy (ok → continue, error → fail)."""
 
@@ -59,6 +70,8 @@ class TaskPlan:
     call: CallPlan | None = None
     #: made from an older form, whose events have names of their own: its retries, or the end of its sequence
     older: Literal["retry", "sequence"] | None = None
+    #: how its result is kept, where the task says so
+    output: ResultPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +175,8 @@ class StepPlan:
     row_names: frozenset[str] = frozenset()
     #: top-level names used by its set, arcs and admission
     route_names: frozenset[str] = frozenset()
+    #: how the result of a row is kept, where the step says so
+    output: ResultPlan | None = None
 
     @property
     def task_index(self) -> Mapping[str, int]:

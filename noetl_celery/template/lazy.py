@@ -14,10 +14,12 @@ from collections.abc import ItemsView as _ItemsView
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import ValuesView as _ValuesView
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 Path = tuple[str | int, ...]
 
+#: the only key of a document that stands for a value which is kept elsewhere
+MARK = "$noetl.result"
 #: the key under which a kept result tells where it is kept
 REFERENCE_KEY = "_ref"
 _CHILDREN_KEPT = 16
@@ -59,14 +61,14 @@ class Loader(Protocol):
     def elements(self, path: Path, start: int, stop: int) -> Sequence[Any]:
         """The elements of the list there, from index ``start`` to before ``stop``."""
 
-    def whole(self, path: Path) -> Any:
-        """All of it as plain data. Raises :class:`TooLarge`."""
+    def whole(self, path: Path, stretch: range | None = None) -> Any:
+        """All of it as plain data; of a list only the indexes of ``stretch``. Raises :class:`TooLarge`."""
 
     def place(self) -> Mapping[str, Any]:
         """Where the value is kept, for authors: what ``kind: artifact`` takes."""
 
-    def reference(self, path: Path, start: int | None = None, length: int | None = None) -> Mapping[str, Any]:
-        """The document to keep instead of what stands there (``start``, ``length``: a stretch of a list)."""
+    def reference(self, path: Path, part: Part, first: int | None = None) -> Mapping[str, Any]:
+        """The document to keep instead of what stands there: a mapping, a list, or a stretch of one from ``first``."""
 
 
 def made(loader: Loader, path: Path, part: Part) -> Any:
@@ -89,11 +91,15 @@ class StoredText(str):
         made.reference = reference
         return made
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> StoredText:
+        return self
+
 
 class Lazy:
     """What lazy mappings and lists have in common. All of it is hidden from templates by the leading underscore."""
 
     __slots__ = ("_children", "_length", "_loader", "_lock", "_page", "_path")
+    _kind: ClassVar[Literal["mapping", "list"]] = "mapping"
 
     def __init__(self, loader: Loader, path: Path, length: int, page: int) -> None:
         self._loader, self._path, self._length, self._page = loader, path, length, max(1, page)
@@ -119,7 +125,7 @@ class Lazy:
         return self._loader.whole(self._path)
 
     def _reference(self) -> Mapping[str, Any]:
-        return self._loader.reference(self._path)
+        return self._loader.reference(self._path, Part(self._kind, length=self._length, page=self._page))
 
     def _is_place(self, key: object) -> bool:
         return key == REFERENCE_KEY and not self._path
@@ -215,15 +221,14 @@ class _Values(_ValuesView[Any]):
 
 
 class LazySequence(Lazy, Sequence[Any]):
-    """A list that is kept elsewhere, or a stretch of one."""
+    """A list that is kept elsewhere; with ``first`` a stretch of it, from there on."""
 
-    __slots__ = ("_first", "_of")
+    __slots__ = ("_first", "_stretched")
+    _kind = "list"
 
-    def __init__(
-        self, loader: Loader, path: Path, length: int, page: int, *, first: int = 0, of: int | None = None
-    ) -> None:
+    def __init__(self, loader: Loader, path: Path, length: int, page: int, first: int | None = None) -> None:
         super().__init__(loader, path, length, page)
-        self._first, self._of = first, length if of is None else of
+        self._first, self._stretched = first or 0, first is not None
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
@@ -242,8 +247,7 @@ class LazySequence(Lazy, Sequence[Any]):
     def _stretch(self, indexes: range) -> Any:
         if indexes.step != 1:
             return [self[index] for index in indexes]
-        first = self._first + indexes.start
-        return LazySequence(self._loader, self._path, len(indexes), self._page, first=first, of=self._of)
+        return LazySequence(self._loader, self._path, len(indexes), self._page, self._first + indexes.start)
 
     def __iter__(self) -> Iterator[Any]:
         for start in range(0, self._length, self._page):
@@ -255,17 +259,16 @@ class LazySequence(Lazy, Sequence[Any]):
             start = max(0, stop - self._page)
             yield from reversed(self._loader.elements(self._path, self._first + start, self._first + stop))
 
-    @property
-    def _is_all(self) -> bool:
-        return self._length == self._of
-
     def _whole(self) -> Any:
-        return super()._whole() if self._is_all else [plain(element) for element in self]
+        if not self._stretched:
+            return super()._whole()
+        return self._loader.whole(self._path, range(self._first, self._first + self._length))
 
     def _reference(self) -> Mapping[str, Any]:
-        if self._is_all:
+        if not self._stretched:
             return super()._reference()
-        return self._loader.reference(self._path, self._first, self._length)
+        part = Part("list", length=self._length, page=self._page)
+        return self._loader.reference(self._path, part, self._first)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, list | LazySequence):
@@ -342,7 +345,7 @@ class Selected(Lazy, Mapping[str, Any]):
         return {key: plain(self[key]) for key in self}
 
     def _reference(self) -> Mapping[str, Any]:
-        return self._loader.reference(())
+        return self._kept._reference()
 
     def __eq__(self, other: object) -> bool:
         return bool(self._whole() == plain(other)) if isinstance(other, Mapping) else NotImplemented
@@ -357,6 +360,28 @@ def _merged(into: Any, path: tuple[str, ...], value: Any) -> Any:
     target = dict(into) if isinstance(into, dict) else {}
     target[path[0]] = _merged(target.get(path[0]), path[1:], value)
     return target
+
+
+def document(value: Any) -> Any:
+    """The JSON document to keep for ``value``: references instead of what is kept elsewhere already.
+
+    Looks at the value and, in a dictionary, at what its keys hold. A value of an author that looks like a reference
+    is wrapped, so that nobody can forge one. The inverse belongs to the store.
+    """
+    kept = reference(value)
+    if kept is not None:
+        return kept
+    if isinstance(value, dict):
+        if MARK in value:
+            return {MARK: {"value": plain(value)}}
+        if any(stands_out(item) for item in value.values()):
+            return {key: document(item) if stands_out(item) else item for key, item in value.items()}
+    return value
+
+
+def stands_out(item: Any) -> bool:
+    """Is it, or does it look like, something that is kept elsewhere?"""
+    return isinstance(item, Lazy | StoredText) or (isinstance(item, dict) and MARK in item)
 
 
 def plain(value: Any) -> Any:

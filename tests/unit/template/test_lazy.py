@@ -66,15 +66,16 @@ class Kept:
         assert stop - start <= self.page
         return [self.child((*path, index)) for index in range(len(self.at(path)))[start:stop]]
 
-    def whole(self, path: Path) -> Any:
+    def whole(self, path: Path, stretch: range | None = None) -> Any:
         self.asked.append(("whole", path))
-        return copy.deepcopy(self.at(path))
+        found = copy.deepcopy(self.at(path))
+        return found if stretch is None else found[stretch.start : stretch.stop]
 
     def place(self) -> Mapping[str, Any]:
         return {"result_id": "7", "bytes": 1000}
 
-    def reference(self, path: Path, start: int | None = None, length: int | None = None) -> Mapping[str, Any]:
-        return {"path": list(path), "start": start, "length": length}
+    def reference(self, path: Path, part: Part, first: int | None = None) -> Mapping[str, Any]:
+        return {"path": list(path), "kind": part.kind, "length": part.length, "first": first}
 
 
 def rendered(template: Any, value: Any, *, lazily: bool = False) -> Any:
@@ -206,8 +207,8 @@ def test_a_stretch_of_a_list_stays_lazy() -> None:
     stretch = rendered("{{ s.rows[2:8][1:4] }}", kept.lazy(), lazily=True)
     assert isinstance(stretch, LazySequence)
     assert [len(stretch), stretch[0], stretch[-1], [*stretch], plain(stretch)] == [3, 3, 5, [3, 4, 5], [3, 4, 5]]
-    assert reference(stretch) == {"path": ["rows"], "start": 3, "length": 3}
-    assert reference(kept.lazy()) == {"path": [], "start": None, "length": None}
+    assert reference(stretch) == {"path": ["rows"], "kind": "list", "length": 3, "first": 3}
+    assert reference(kept.lazy()) == {"path": [], "kind": "mapping", "length": 1, "first": None}
 
 
 def test_a_condition_loads_nothing_to_be_true() -> None:
