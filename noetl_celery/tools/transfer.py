@@ -11,11 +11,12 @@ from typing import Any, Protocol
 import psycopg
 
 from noetl_celery.errors import ErrorInfo, ToolError
-from noetl_celery.tools import pg, pg_script
+from noetl_celery.tools import duckdb_attach, duckdb_files, duckdb_script, pg, pg_script
 from noetl_celery.tools import transfer_config as keys
 from noetl_celery.tools.base import Reply, ToolCall
 from noetl_celery.tools.http import HttpTool
 from noetl_celery.tools.keys import Complaint, check_seconds
+from noetl_celery.tools.transfer_duckdb import DuckdbSource, DuckdbTarget
 from noetl_celery.tools.transfer_postgres import PostgresSource, PostgresTarget, limit
 from noetl_celery.tools.transfer_rows import Group, Row, Shape, rows_of
 
@@ -107,6 +108,7 @@ class TransferTool:
             "data": _data_source,
             "http": self._http_source,
             "postgres": _postgres_source,
+            "duckdb": _duckdb_source,
         }
         return makers[transfer.source_kind](opened)
 
@@ -158,14 +160,34 @@ def _begin(opened: _Open, credential: Mapping[str, Any], script: pg_script.Scrip
     return connection
 
 
+def _duckdb_source(opened: _Open) -> Source:
+    source = opened.transfer.source
+    script = duckdb_script.read(source)
+    grants = duckdb_attach.grants(source, opened.call.credential, script)
+    path = _duckdb_path(opened, source)
+    connection = opened.stack.enter_context(duckdb_files.connection(path, opened.deadline))
+    opened.stack.enter_context(duckdb_attach.granted(connection, path, grants, script))
+    together = script.together and not any(grant.kind == "postgres" for grant in grants)
+    opened.stack.enter_context(duckdb_script.transaction(connection, together))
+    return DuckdbSource(connection, script)
+
+
+def _duckdb_path(opened: _Open, fields: Mapping[str, Any]) -> str:
+    return duckdb_files.path_of(fields.get("database"), opened.call.names.get("execution_id"))
+
+
 def _target(opened: _Open) -> Target:
-    transfer = opened.transfer
-    credential = pg_script.credential_of(transfer.target, opened.call.credential)
+    target = opened.transfer.target
+    if opened.transfer.target_kind == "duckdb":
+        made = opened.stack.enter_context(duckdb_files.connection(_duckdb_path(opened, target), opened.deadline))
+        opened.stack.enter_context(duckdb_script.transaction(made))
+        return DuckdbTarget(made, target["table"])
+    credential = pg_script.credential_of(target, opened.call.credential)
     shared = opened.connection if opened.place == pg.conninfo(credential) else None
     script = pg_script.Script([], deadline=opened.deadline)
     connection = shared or _begin(opened, credential, script)
     limit(connection, script)
-    return PostgresTarget(connection, transfer.target["table"], script)
+    return PostgresTarget(connection, target["table"], script)
 
 
 def _move(source: Source, opened: _Open) -> tuple[int, int, str]:

@@ -35,8 +35,11 @@ SOURCE_KEYS: Mapping[str, frozenset[str]] = {
     "postgres": frozenset({*pg_script.SQL_KEYS, "params", *_AUTH}),
     "duckdb": frozenset({*duckdb_script.SQL_KEYS, "params", "database", *_AUTH}),
 }
-_WRITES = frozenset({"table", "mode", "mapping", "key", "keys", *_AUTH})
-TARGET_KEYS: Mapping[str, frozenset[str]] = {"postgres": _WRITES, "duckdb": _WRITES | {"database"}}
+_WRITES = frozenset({"table", "mode", "mapping", "key", "keys"})
+TARGET_KEYS: Mapping[str, frozenset[str]] = {
+    "postgres": _WRITES | {*_AUTH},
+    "duckdb": _WRITES | {"database"},
+}
 _KNOWN = frozenset({"source", "target", "mapping", "mode", "key", "keys", "chunk_size"})
 
 
