@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import ExecutionFailed, InputError, NotFound, Problem, ServiceError, WaitTimeout
+from noetl_celery.playbook.workload import deep_merged
 from noetl_celery.settings import CONTROL_QUEUE, Settings, load
-from noetl_celery.submission import Playbook, checked_workload, deep_merged, read_playbook
+from noetl_celery.submission import Playbook, checked_workload, read_playbook
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection

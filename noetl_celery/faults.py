@@ -22,6 +22,7 @@ POINTS = {
     "claim.committed": "frame and claim committed, lanes not published",
     "lane.started": "a lane and its first rows are taken",
     "lane.row_done": "a row's tasks have run, its outcome is not written",
+    "lane.child_started": "a child and the row that waits for it are durable, the child is not announced",
     "lane.flushed": "a batch of outcomes is committed",
     "lane.finished": "the lane is given up, the callback not published",
     "submit.committed": "an execution is committed, not published",

@@ -64,16 +64,6 @@ def checked_workload(workload: Any) -> dict[str, Any]:
     return plain
 
 
-def deep_merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with the values of ``over``; mappings on both sides are merged, everything else is replaced."""
-    result = dict(base)
-    for key, value in over.items():
-        before = result.get(key)
-        both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        result[key] = deep_merged(before, value) if both else value  # type: ignore[arg-type]
-    return result
-
-
 def _check_text(value: Any, path: str) -> None:
     """PostgreSQL's jsonb takes neither U+0000 nor halves of surrogate pairs."""
     if isinstance(value, dict):

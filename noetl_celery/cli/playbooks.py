@@ -66,7 +66,7 @@ def run(
     """
     from noetl_celery.cli.executions import follow
     from noetl_celery.client import Noetl
-    from noetl_celery.submission import deep_merged
+    from noetl_celery.playbook.workload import deep_merged
 
     overrides = deep_merged(
         json_mapping(workload, "--workload") if workload is not None else {}, assignments(settings or [])

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from noetl_celery.errors import ErrorInfo, ToolError
+
 Verdict = Literal["committed", "aborted", "running", "unknown"]
 #: notes the claimed rows and where they were claimed, durably, before the source's own commit
 Record = Callable[[Sequence[Mapping[str, Any]], Mapping[str, Any]], None]
@@ -19,7 +21,8 @@ class ClaimRequest:
     ``credential``: the fields of the source's credential. ``budget``: how often to claim at most; the driver stops
     at the first empty answer. ``timeout_seconds`` bounds each statement. ``session``: an open psycopg connection
     with a transaction of ours, given when the source is our own database: the driver then runs in it and commits
-    nothing. ``options`` are the cursor's own.
+    nothing. ``options`` are the cursor's own. ``reclaim``: a rendered statement to run before the claim, which sets
+    free what workers that died have left leased; None for most claims.
     """
 
     claim: str
@@ -29,6 +32,7 @@ class ClaimRequest:
     budget: int = 1
     session: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    reclaim: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +98,17 @@ class Cursor(Protocol):
         ``credential`` are those of the request that claimed them, ``rows`` as it returned them. May be called again
         with the same rows. Raises ``ToolError`` if the source does not answer: the rows are then handed out again.
         """
+
+    def dead_letter(
+        self,
+        statement: str,
+        options: Mapping[str, Any],
+        credential: Mapping[str, Any],
+        row: Mapping[str, Any],
+        error: Mapping[str, Any],
+    ) -> None:
+        """Puts a row that failed for good where ``statement`` (rendered) says; ``row`` is its ``iter``.
+
+        At least once: a row may come again after a crash. Raises ``ToolError``.
+        """
+        raise ToolError(ErrorInfo("config", f"cursor kind `{self.kind}` knows no dead letters"))

@@ -76,6 +76,18 @@ class PostgresCursor:
     ) -> None:
         """Nothing to do: a claim's own statement marks its rows, and the pipeline marks what is done."""
 
+    def dead_letter(
+        self,
+        statement: str,
+        options: Mapping[str, Any],
+        credential: Mapping[str, Any],
+        row: Mapping[str, Any],
+        error: Mapping[str, Any],
+    ) -> None:
+        """Runs the statement in a transaction of its own."""
+        with pg.connection(credential) as session, session.transaction():
+            _run(session, statement, {})
+
 
 def _place(fields: Mapping[str, Any], name: str) -> str:
     value = str(fields.get(name) or "")
@@ -105,25 +117,27 @@ def _identity(session: pg.Connection) -> tuple[str, str]:
 
 def _claim(session: psycopg.Connection[Any], request: ClaimRequest) -> Claimed:
     session.execute(f"SET LOCAL statement_timeout = {int(request.timeout_seconds * 1000)}")
+    if request.reclaim is not None:
+        _run(session, request.reclaim, request.bindings)
     batches: list[tuple[Mapping[str, Any], ...]] = []
     for _ in range(request.budget):
-        rows = _run(session, request)
+        rows = _run(session, request.claim, request.bindings)
         if not rows:
             return Claimed(tuple(batches), dry=True)
         batches.append(tuple(rows))
     return Claimed(tuple(batches), dry=False)
 
 
-def _run(session: psycopg.Connection[Any], request: ClaimRequest) -> list[Mapping[str, Any]]:
-    """Runs the claim's statements; the rows are those of the last statement that returns any kind of rows."""
+def _run(session: psycopg.Connection[Any], text: str, bindings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Runs statements; the rows are those of the last statement that returns any kind of rows."""
     rows: list[Mapping[str, Any]] = []
-    for statement in sql.split_statements(request.claim):
-        text, values = sql.bind(statement.text, request.bindings)
+    for statement in sql.split_statements(text):
+        sent, values = sql.bind(statement.text, bindings)
         with session.cursor(row_factory=dict_row) as cursor:
             try:
-                cursor.execute(text, values, prepare=False)
+                cursor.execute(sent, values, prepare=False)
             except psycopg.Error as error:
-                raise pg.tool_error(error, statement.text, sent=sql.as_sent(text), first_line=statement.line) from error
+                raise pg.tool_error(error, statement.text, sent=sql.as_sent(sent), first_line=statement.line) from error
             if cursor.description is not None:
                 rows = list(cursor.fetchall())
     try:

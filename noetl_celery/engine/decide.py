@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from noetl_celery.engine.aggregate import finished, fold
 from noetl_celery.engine.assign import assign, merge_paths, storable
-from noetl_celery.engine.decision import Closing, Decision, Event, Opening
+from noetl_celery.engine.decision import Closing, Decision, Event, Opening, Timer
 from noetl_celery.engine.facts import Facts
 from noetl_celery.engine.loops import due_claims, loop_settings, seconds
 from noetl_celery.engine.routing import matching_arcs, released, shared_lineage
@@ -60,17 +61,17 @@ class _Turn:
                     state.status = "PAUSED" if state.paused else "RUNNING"
                     self.event("playbook.started", "RUNNING")
                     state.waiting.append(Waiting(self.plan.entry, ()))
-            case "cancel":
+            case "cancel" if not state.cancelling:
                 state.cancelling, state.status = True, "CANCELLING"
                 state.waiting.clear()
                 for stage in state.stages.values():
-                    self.stop(stage)
+                    self.stop(stage, children=True)
             case "pause":
                 state.paused, state.status = True, "PAUSED" if state.status == "RUNNING" else state.status
             case "resume":
                 state.paused, state.status = False, "RUNNING" if state.status == "PAUSED" else state.status
             case _:
-                of = state.stages.get(int(signal.data["stage"]))
+                of = state.stages.get(int(signal.data.get("stage", 0)))
                 if of is not None:
                     self.take_stage_signal(of, signal)
 
@@ -96,7 +97,10 @@ class _Turn:
             case "frame.done":
                 self.frame_done(stage, data)
             case "stage.timeout":
-                self.stop(stage, error={"kind": "timeout", "message": "the step ran into its timeout"})
+                error = {"kind": "timeout", "message": "the step ran into its timeout"}
+                self.stop(stage, error=error, children=True)
+            case "stage.reclaim":
+                self.reclaim_due(stage)
 
     def frame_done(self, stage: StageState, data: Mapping[str, Any]) -> None:
         stage.open_frames -= 1
@@ -108,12 +112,29 @@ class _Turn:
             for writes in self.facts.ctx_writes(stage, int(data["frame"])):
                 merge_paths(self.state.ctx, writes)
             self.decision.ctx_changed = True
-        if stage.failed and self.plan.steps[stage.step].failure_mode == "fail_fast":
+        step = self.plan.steps[stage.step]
+        if step.loop is not None and step.loop.aggregate:
+            fold(stage.aggregate, step.loop.aggregate, self.facts.aggregates(stage, int(data["frame"])))
+        if stage.failed and step.failure_mode == "fail_fast":
             self.stop(stage)
 
-    def stop(self, stage: StageState, error: Mapping[str, Any] | None = None) -> None:
+    def reclaim_due(self, stage: StageState) -> None:
+        """Stale rows may have come free by now: one claim may ask, and re-claims first."""
+        if stage.stopping or stage.drained:
+            return
+        stage.reclaim = stage.probe = True
+        self.reclaim_later(stage)
+
+    def reclaim_later(self, stage: StageState) -> None:
+        if stage.settings.reclaim_after is not None:
+            self.decision.timers.append(Timer("stage.reclaim", stage.stage_id, stage.settings.reclaim_after))
+
+    def stop(self, stage: StageState, error: Mapping[str, Any] | None = None, *, children: bool = False) -> None:
+        """No new row starts; ``children``: those that its rows wait for are told to end, too."""
         if error is not None and stage.error is None:
             stage.error = dict(error)
+        if children:
+            self.decision.cancels.append(stage.stage_id)
         if not stage.stopping:
             stage.stopping = True
             self.decision.stops.append(stage.stage_id)
@@ -191,6 +212,11 @@ class _Turn:
             stage.error, stage.stopping, items = _error(error), True, []
         if kind != "cursor" and items:
             stage.open_frames = stage.frames = stage.slots = 1
+        if timeout is not None:
+            self.decision.timers.append(Timer("stage.timeout", stage.stage_id, timeout))
+        if step.loop is not None and step.loop.cursor is not None and step.loop.cursor.reclaim is not None:
+            stage.reclaim = True
+            self.reclaim_later(stage)
         visit = state.visits[step.name] = state.visits.get(step.name, 0) + 1
         state.stages[stage.stage_id] = stage
         self.decision.openings.append(
@@ -203,7 +229,6 @@ class _Turn:
                 previous,
                 args or None,
                 items,
-                timeout,
             )
         )
         self.event("step.enter", "RUNNING", stage)
@@ -285,6 +310,8 @@ class _Turn:
             data |= {"frames": stage.frames, "failures": self.failures(stage)}
         elif stage.kind == "collection":
             data = dict(self.facts.collection(stage)) if stage.frames else _empty_collection()
+        if step.loop is not None and step.loop.aggregate:
+            data["aggregate"] = finished(stage.aggregate, step.loop.aggregate)
         if error is None and stage.failed and step.failure_mode == "fail_fast":
             first: Mapping[str, Any] = next(iter(data.get("failures") or self.failures(stage)), {})
             error = first.get("error") or {"kind": "rows_failed", "message": f"{stage.failed} rows failed"}
@@ -341,6 +368,7 @@ class _Turn:
             task_results=ChainMap(self.fresh_tasks, self.facts.task_results),  # type: ignore[arg-type]
             spec=self.plan.spec,
             args=args,
+            iter=None if self.state.parent_iter is None else {"parent": self.state.parent_iter},
             event=event,
             extra=more,
         )

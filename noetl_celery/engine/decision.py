@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from noetl_celery.engine.state import LoopSettings
+from noetl_celery.engine.state import LoopSettings, SignalType
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,10 @@ class Event:
     result: Any = None
     context: Mapping[str, Any] | None = None
     meta: Mapping[str, Any] | None = None
+    #: what kind of node: the tool, ``loop``, ``router`` or ``playbook``
+    node_type: str | None = None
+    #: type of the event of the same stage that this one belongs to
+    parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,17 @@ class ClaimSpec:
     budget: int = 1
     sole: bool = True
     more: bool = False
+    #: the stale re-claim runs first
+    reclaim: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A signal to this execution that is due in ``seconds``."""
+
+    type: SignalType
+    stage_id: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +65,6 @@ class Opening:
     previous: str | None
     args: Mapping[str, Any] | None
     items: Sequence[Any] | None = None
-    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +91,9 @@ class Decision:
     claims: list[ClaimSpec] = field(default_factory=list)
     #: stages whose rows that have not started, and claims that nobody took, are to be given up
     stops: list[int] = field(default_factory=list)
+    #: stages whose running children are to be cancelled
+    cancels: list[int] = field(default_factory=list)
+    timers: list[Timer] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     #: ``ctx`` changed and must be written
     ctx_changed: bool = False

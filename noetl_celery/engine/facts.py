@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from noetl_celery.engine.state import StageState
@@ -27,6 +27,9 @@ class Facts(Protocol):
 
     def failures(self, stage: StageState, limit: int) -> Sequence[Mapping[str, Any]]:
         """The first failed rows of a stage: ``{index, payload, error}``, by frame and row."""
+
+    def aggregates(self, stage: StageState, frame_id: int) -> Iterable[Mapping[str, Any]]:
+        """What the OK rows of a frame gave for ``loop.aggregate``, in row order; each maps names to values."""
 
     def ctx_writes(self, stage: StageState, frame_id: int) -> Sequence[Mapping[str, Any]]:
         """What the rows of a frame wrote to ``ctx``, in row order; each maps dotted paths to values."""

@@ -28,6 +28,7 @@ def loop_settings(loop: LoopPlan, names: Mapping[str, Any]) -> LoopSettings:
     }
     if loop.cursor is None:
         return LoopSettings(row_concurrency=in_flight, **numbers)
+    numbers["reclaim_after"] = seconds(loop.cursor.reclaim_after, names, "loop.cursor reclaim_after")
     if not frame.given:
         # The oldest form: one row a claim. Half of the free budget a ticket, so that two of them alternate.
         return LoopSettings(batch=math.ceil(in_flight / 2), **numbers)
@@ -65,7 +66,9 @@ def _issue(stage: StageState, new_id: Callable[[], int], *, sole: bool) -> Claim
     stage.claims += budget
     stage.sole = sole
     stage.claimed += 1
-    return ClaimSpec(new_id(), stage.stage_id, stage.claimed - 1, budget, sole, more=settings.max_in_flight > budget)
+    reclaim, stage.reclaim = stage.reclaim, False
+    more = settings.max_in_flight > budget
+    return ClaimSpec(new_id(), stage.stage_id, stage.claimed - 1, budget, sole, more, reclaim)
 
 
 def _whole(value: Value | None, names: Mapping[str, Any], name: str, default: int) -> int:

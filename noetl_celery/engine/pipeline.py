@@ -11,11 +11,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from noetl_celery.engine.assign import assign, storable
+from noetl_celery.engine.loops import seconds
 from noetl_celery.engine.policy import attempts_allowed, choose, retry_delay
 from noetl_celery.errors import ErrorInfo, TemplateError
 from noetl_celery.outcome import Outcome
-from noetl_celery.playbook.plan import Assignments, Rule, StepPlan, TaskPlan
-from noetl_celery.template import NoError
+from noetl_celery.playbook.plan import Assignments, CallPlan, Rule, StepPlan, TaskPlan
+from noetl_celery.template import NoError, Value
+from noetl_celery.template.lazy import document
+
+#: the keys of an envelope that all hold what the task returned
+DATA_KEYS = ("data", "result", "response")
 
 
 @dataclass(slots=True)
@@ -32,12 +37,20 @@ class Position:
     results: dict[str, Any] = field(default_factory=dict)
     #: envelope of the last task that ran
     output: dict[str, Any] | None = None
+    #: the child execution that its task waits for
+    child: int | None = None
+    #: decided already: the row has failed for good with this error, whatever its tasks would do
+    failed: dict[str, Any] | None = None
     #: dotted path → value, in the order written; merged into the execution's ``ctx`` when the frame ends
     ctx: dict[str, Any] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """JSON to save; ``Position(**document)`` restores it."""
-        return asdict(self)
+        """JSON to save; ``Position(**document)`` restores it, once the documents of its results are opened."""
+        saved = asdict(self)
+        saved["results"] = {name: document(value) for name, value in self.results.items()}
+        if self.output is not None:
+            saved["output"] |= {key: document(self.output[key]) for key in DATA_KEYS}
+        return saved
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +63,29 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """Start this child playbook, or look at the one that ``child`` names; ``apply`` what it came to."""
+
+    task: TaskPlan
+    path: str
+    input: Mapping[str, Any]
+    version: str | None = None
+    return_step: str | None = None
+    #: seconds that the child may take
+    timeout: float | None = None
+    child: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Wait ``seconds``, then ask again. ``throttled``: the target asked for it, so the row keeps its place there."""
 
     seconds: float
     throttled: bool = False
     error: ErrorInfo | None = None
+    #: the attempt that comes after it, and how many there may be
+    attempt: int = 0
+    attempts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +129,46 @@ class Pipeline:
     def task(self) -> TaskPlan:
         return self.step.tasks[self.position.task]
 
-    def next(self) -> Run | Done | Failed:
+    def next(self) -> Run | Call | Done | Failed:
         """What to do now. A template that cannot be rendered fails the row: no retry would change it."""
         if self._ended is not None:
             return self._ended
         position = self.position
+        if position.failed is not None:
+            return self._end(Failed(ErrorInfo(**position.failed), None))
         if position.task >= len(self.step.tasks):
             return Done((position.output or {}).get("data"))
         task = self.task
         try:
             arguments = task.input.render(self.names(position.output))
             given = arguments if isinstance(arguments, Mapping) else {}
+            if task.call is not None:
+                return self._child(task, task.call, given)
             config = task.config.render(self.names(position.output, given))
         except TemplateError as error:
             return self._end(_template_failure(error, task.name))
         return Run(task, config, given)
 
+    def _child(self, task: TaskPlan, call: CallPlan, given: Mapping[str, Any]) -> Call:
+        names = self.names(self.position.output, given)
+
+        def text(value: Value | None) -> str | None:
+            return None if value is None else str(value.render(names))
+
+        return Call(
+            task,
+            path=str(call.path.render(names)),
+            input=given,
+            version=text(call.version),
+            return_step=text(call.return_step),
+            timeout=seconds(call.timeout, names, f"`timeout` of task '{task.name}'"),
+            child=self.position.child,
+        )
+
     def apply(self, outcome: Outcome) -> Wait | Done | Failed | None:
         """Takes what the current task returned; None means: ask ``next()`` again."""
         task, position = self.task, self.position
+        position.child = None
         outcome.meta["attempt"] = position.attempt
         envelope = outcome.envelope()
         if outcome.error is not None:
@@ -139,6 +190,14 @@ class Pipeline:
         except TemplateError as error:
             return self._end(_template_failure(error, task.name))
 
+    def end_names(self, extra: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """What templates about the whole row see when it has ended: ``output`` is the last envelope."""
+        output = self.position.output
+        more = {"_attempt": self.position.attempt, **(extra or {})}
+        if output is not None:
+            more |= {"output": output, "outcome": output}
+        return self._names(self.position, None, more)
+
     def names(
         self, output: Any, args: Mapping[str, Any] | None = None, *, bare: bool = False, rule: bool = False
     ) -> Mapping[str, Any]:
@@ -158,14 +217,15 @@ class Pipeline:
         self, rule: Rule, names: Mapping[str, Any], outcome: Outcome, envelope: dict[str, Any]
     ) -> Wait | Failed | None:
         position = self.position
-        if position.attempt >= attempts_allowed(rule, names):
+        attempts = attempts_allowed(rule, names)
+        if position.attempt >= attempts:
             return self._fail(outcome, envelope)
         least = outcome.error.retry_after if outcome.error else None
         delay = retry_delay(rule, names, position.attempt, least, self._random)
         self._assign(rule.set, envelope)
         position.attempt += 1
         throttled = outcome.error is not None and outcome.error.kind == "rate_limit"
-        return Wait(delay, throttled, outcome.error)
+        return Wait(delay, throttled, outcome.error, position.attempt, attempts)
 
     def _fail(self, outcome: Outcome, envelope: dict[str, Any]) -> Failed:
         """The row ends with this outcome; arcs that handle the failure see all of it."""

@@ -12,7 +12,16 @@ from typing import Any, Literal
 
 ExecutionStatus = Literal["PENDING", "RUNNING", "PAUSED", "CANCELLING", "COMPLETED", "FAILED", "CANCELLED"]
 SignalType = Literal[
-    "start", "cancel", "pause", "resume", "claim.filled", "claim.empty", "claim.failed", "frame.done", "stage.timeout"
+    "start",
+    "cancel",
+    "pause",
+    "resume",
+    "claim.filled",
+    "claim.empty",
+    "claim.failed",
+    "frame.done",
+    "stage.timeout",
+    "stage.reclaim",
 ]
 
 #: statuses in which an execution never changes again
@@ -25,7 +34,8 @@ class Signal:
 
     ``claim.filled`` {stage, claim, budget, frames, slots, dry}; ``claim.empty`` {stage, claim, budget, sole};
     ``claim.failed`` {stage, claim, budget, error}; ``frame.done`` {stage, frame, slots, ok, failed, ctx};
-    ``cancel`` {reason}; ``stage.timeout`` {stage}; ``start``, ``pause`` and ``resume`` carry nothing.
+    ``cancel`` {reason}; ``stage.timeout`` and ``stage.reclaim`` (timers) {stage}; ``start``, ``pause`` and ``resume``
+    carry nothing.
     """
 
     type: SignalType
@@ -45,6 +55,8 @@ class LoopSettings:
     max_bytes: int | None = None
     #: claims that one ticket may run (the oldest form: LIMIT 1 and a large ``max_in_flight``)
     batch: int = 1
+    #: how often the playbook's stale re-claim runs while the stage is open; None: only when it opens
+    reclaim_after: float | None = None
 
 
 @dataclass(slots=True)
@@ -76,6 +88,10 @@ class StageState:
     probe: bool = False
     #: an empty claim came back that was issued when nothing was open: the source has nothing left
     drained: bool = False
+    #: the next claim runs the playbook's stale re-claim first
+    reclaim: bool = False
+    #: what ``loop.aggregate`` has come to: name → state of its reduction
+    aggregate: dict[str, Any] = field(default_factory=dict)
     #: no new row starts; the stage ends when what runs has ended
     stopping: bool = False
     error: dict[str, Any] | None = None
@@ -112,6 +128,8 @@ class ExecutionState:
     waiting: list[Waiting] = field(default_factory=list)
     paused: bool = False
     cancelling: bool = False
+    #: ``iter`` of the row that called this playbook; None if none did
+    parent_iter: Mapping[str, Any] | None = None
     #: how often each step was entered, to number its visits
     visits: dict[str, int] = field(default_factory=dict)
 

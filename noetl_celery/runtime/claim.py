@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -16,10 +16,10 @@ from noetl_celery.cursors.base import Claimed, ClaimRequest, Cursor
 from noetl_celery.engine.decision import Event
 from noetl_celery.errors import ErrorInfo, LeaseLost, TemplateError, ToolError
 from noetl_celery.ids import new_id
-from noetl_celery.playbook.plan import CursorPlan
 from noetl_celery.runtime.names import StageNames, load_stage
 from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.publish import Publisher
+from noetl_celery.runtime.sources import acknowledge, cursor_of, source_of
 from noetl_celery.settings import CONTROL_QUEUE
 from noetl_celery.store import claims, events, frames, outbox, runs
 from noetl_celery.store.decisions import body_queue
@@ -92,12 +92,10 @@ def _claim_here(process: Process, connection: Connection, claim_id: int) -> _Ans
     if not driver.same_place(request.credential, process.settings.libpq_url):
         return None
     session = connection.connection.driver_connection
-    local = ClaimRequest(
-        request.claim, request.bindings, request.credential, request.timeout_seconds, request.budget, session
-    )
-    claimed = driver.claim(local, lambda rows, source: None)
+    claimed = driver.claim(replace(request, session=session), lambda rows, source: None)
     faults.reached("claim.claimed")
-    made = _make_frames(process, connection, ticket, stage, claimed.rows, source=None)
+    rows, _ = _fresh(connection, stage, driver, claimed.rows)
+    made = _make_frames(process, connection, ticket, stage, rows, source=None)
     return _answer(process, connection, ticket, stage, claimed, made, run_id=None)
 
 
@@ -107,6 +105,7 @@ def _claim_elsewhere(process: Process, claim_id: int, run_id: int) -> _Answer | 
         return None
     ticket, (driver, stage, request) = begun
     made: list[frames.NewFrame] = []
+    done: list[Mapping[str, Any]] = []
 
     def record(rows: Sequence[Mapping[str, Any]], source: Mapping[str, Any]) -> None:
         where = {**source, "auth": request.options.get("auth")}
@@ -114,7 +113,8 @@ def _claim_elsewhere(process: Process, claim_id: int, run_id: int) -> _Answer | 
         def write(connection: Connection) -> None:
             claims.hold(connection, claim_id, run_id)
             claims.forget(connection, claim_id)
-            made[:] = _make_frames(process, connection, ticket, stage, rows, source=where)
+            fresh, done[:] = _fresh(connection, stage, driver, rows)
+            made[:] = _make_frames(process, connection, ticket, stage, fresh, source=where)
 
         process.db.run(write)
         faults.reached("claim.recorded")
@@ -131,7 +131,10 @@ def _claim_elsewhere(process: Process, claim_id: int, run_id: int) -> _Answer | 
     try:
         claimed = driver.claim(request, record)
         faults.reached("claim.source_committed")
-        return process.db.run(lambda connection: _confirm(process, connection, ticket, stage, claimed, made, run_id))
+        answer = process.db.run(lambda connection: _confirm(process, connection, ticket, stage, claimed, made, run_id))
+        if done:
+            acknowledge(source_of(process, stage, claim_names(ticket, stage)), done)
+        return answer
     finally:
         process.pulse.drop(run_id)
 
@@ -177,26 +180,19 @@ def _prepare(
     stage = load_stage(process, connection, ticket["stage_id"])
     if stage is None:
         return None
-    loop = stage.step.loop
-    assert loop is not None
-    assert loop.cursor is not None
     bindings = claim_names(ticket, stage)
-    names = stage.of_stage(bindings)
-    auth = loop.cursor.auth.render(names) if loop.cursor.auth is not None else None
+    source = source_of(process, stage, bindings)
+    reclaim = cursor_of(stage).reclaim if ticket["reclaim"] else None
     request = ClaimRequest(
-        claim=str(loop.cursor.claim.render(names)),
+        claim=source.claim,
         bindings={**bindings, "execution_id": str(stage.execution_id)},
-        credential=auth if isinstance(auth, Mapping) else process.credential(str(auth)) if auth else {},
+        credential=source.credential,
         timeout_seconds=process.settings.claim_timeout_seconds,
         budget=ticket["budget"],
-        options={"auth": auth, **_options(loop.cursor, names)},
+        options={"auth": source.auth, **source.options},
+        reclaim=None if reclaim is None else str(reclaim.render(stage.of_stage(bindings))),
     )
-    return process.cursors.get(loop.cursor.kind), stage, request
-
-
-def _options(cursor: CursorPlan, names: Mapping[str, Any]) -> Mapping[str, Any]:
-    options = cursor.options.render(names) if cursor.options is not None else {}
-    return options if isinstance(options, Mapping) else {}
+    return source.driver, stage, request
 
 
 def claim_names(ticket: Ticket, stage: StageNames) -> dict[str, Any]:
@@ -208,6 +204,28 @@ def claim_names(ticket: Ticket, stage: StageNames) -> dict[str, Any]:
         "__worker_slot_id": f"{stage.stage_id}:{ticket['frame_index']}",
         "__claim_token": str(ticket["claim_id"]),
     }
+
+
+def _fresh(
+    connection: Connection, stage: StageNames, driver: Cursor, rows: Sequence[Mapping[str, Any]]
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """The rows that this stage does not have already, and those that it has finished and its source does not know of.
+
+    A source that hands out again what was not acknowledged, or a stale re-claim that is quicker than our own rows,
+    returns rows that are at work here: they are ours as it is, and are left out.
+    """
+    if not rows or not (driver.acknowledges or cursor_of(stage).reclaim is not None):
+        return list(rows), []
+    digests = [_digest(row) for row in rows]
+    known = claims.known(connection, stage.stage_id, digests)
+    fresh, done = [], []
+    for row, digest in zip(rows, digests, strict=True):
+        at_work = known.get(digest)
+        if at_work is None or not (at_work or driver.acknowledges):
+            fresh.append(row)
+        elif not at_work:
+            done.append(row)
+    return fresh, done
 
 
 def _make_frames(
@@ -249,6 +267,7 @@ def _make_frames(
             slots=_slots(settings.batch, len(rows)) if start == 0 else 0,
             weight=len(part) if whole else 1,
             fail_fast=stage.step.failure_mode == "fail_fast",
+            dead_letter=cursor_of(stage).dead_letter is not None,
             tentative=source is not None,
             digests=digests[start:end],
             source=source,
@@ -292,7 +311,7 @@ def _answer(
 ) -> _Answer:
     """FILLED with the frames' lanes in the outbox, or EMPTY; either way with the signal."""
     again = process.settings.republish_seconds
-    if not made:
+    if not made and not claimed.rows:
         claims.answer(
             connection, ticket, "EMPTY", "claim.empty", {"sole": ticket["sole"]}, run_id=run_id, republish_seconds=again
         )
@@ -305,10 +324,11 @@ def _answer(
         body_queue(stage.plan, stage.step.name, process.settings),
         stage.step.name,
         filled,
-        dry=claimed.dry,
+        # Nothing but rows that are at work here already: asking again at once would return the same.
+        dry=claimed.dry or not made,
         run_id=run_id,
     )
-    return _Answer(dispatches, bool(ticket["more"]))
+    return _Answer(dispatches, bool(ticket["more"]) or not made)
 
 
 def fill(

@@ -20,13 +20,16 @@ from sqlalchemy.engine import Connection
 
 from noetl_celery import faults
 from noetl_celery.engine.assign import merge_paths
+from noetl_celery.engine.decision import Event
 from noetl_celery.errors import LeaseLost, ServiceError
 from noetl_celery.ids import new_id
 from noetl_celery.runtime.names import StageNames, load_stage
 from noetl_celery.runtime.process import Process, stop_announced
 from noetl_celery.runtime.publish import Publisher
-from noetl_celery.runtime.row import CalledBack, Ended, Parked, RowEnd, RowRunner
-from noetl_celery.store import frames, outbox, runs, stages
+from noetl_celery.runtime.row import Called, CalledBack, Ended, Parked, RowEnd, RowRunner
+from noetl_celery.runtime.sources import acknowledge, source_of
+from noetl_celery.runtime.telling import Retried, iteration_events, retry_events
+from noetl_celery.store import children, events, frames, outbox, runs, stages
 from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.frames import RowOutcome, TakenRow
 from noetl_celery.store.outbox import Dispatch
@@ -47,7 +50,7 @@ def run_lane(process: Process, publisher: Publisher, frame_id: int, stage_id: in
 
     Safe to run any number of times, also at once: a lane has one holder, and a frame that has ended none.
     """
-    lane = Lane(process, frame_id, stage_id, number)
+    lane = Lane(process, publisher, frame_id, stage_id, number)
     if not lane.start():
         return
     try:
@@ -74,8 +77,9 @@ class Lane:
     stage: StageNames
     runner: RowRunner
 
-    def __init__(self, process: Process, frame_id: int, stage_id: int, number: int) -> None:
-        self.process, self.frame_id, self.stage_id, self.number = process, frame_id, stage_id, number
+    def __init__(self, process: Process, publisher: Publisher, frame_id: int, stage_id: int, number: int) -> None:
+        self.process, self.publisher = process, publisher
+        self.frame_id, self.stage_id, self.number = frame_id, stage_id, number
         self.settings = process.settings
         self.run_id = new_id()
         self.execution_id = 0
@@ -84,6 +88,12 @@ class Lane:
         self.air: set[int] = set()
         self.ended: queue.SimpleQueue[tuple[TakenRow, RowEnd, int, float]] = queue.SimpleQueue()
         self.outcomes: list[RowOutcome] = []
+        #: their payloads, where the source wants to know what is done
+        self.done: list[Any] = []
+        #: notes for the execution's events, taken by the rows' threads
+        self.retried: deque[Retried] = deque()
+        self.told: deque[Event] = deque()
+        self.noted: tuple[list[Retried], list[Event]] = ([], [])
         self.back: list[Back] = []
         #: on the monotonic clock: when the oldest unwritten outcome came, and when the database was last asked
         self.oldest = self.looked = 0.0
@@ -144,6 +154,7 @@ class Lane:
         self.careful = frame["attempt"] > 1
         self.several = frame["lanes"] > 1
         self.fail_fast = frame["fail_fast"]
+        self.rows = frame["rows"]
         loop = stage.step.loop
         self.batch = 1 if loop is not None and loop.frame.ack == "row" else self.settings.outcome_batch_rows
         self.stage.extra = {
@@ -155,7 +166,17 @@ class Lane:
             "__claim_token": str(frame["claim_id"] or frame["frame_id"]),
         }
         keep = loop is None or loop.cursor is None
-        self.runner = RowRunner(self.process, stage, self._pause, keep_results=keep)
+        self.runner = RowRunner(
+            self.process,
+            stage,
+            self._pause,
+            keep_results=keep,
+            retried=self.retried.append,
+            tell=self.told.append,
+        )
+        self.source = None
+        if loop is not None and loop.cursor is not None and self.process.cursors.get(loop.cursor.kind).acknowledges:
+            self.source = source_of(self.process, stage, stage.extra)
         self.lifetime = min(self.settings.lane_seconds, stage.settings.max_seconds or math.inf)
         if self.ordered:
             # What earlier rows of the frame wrote is there for the next one, before the frame ends.
@@ -180,6 +201,7 @@ class Lane:
             if self._due():
                 self._exchange(self._wanted())
         self.process.pulse.drop(self.run_id)  # before the run goes, or the pulse would take it for lost
+        self._note_events()
         return self.process.db.run(self.give_up)
 
     def close(self) -> None:
@@ -245,12 +267,16 @@ class Lane:
             if not self.outcomes:
                 self.oldest = time.monotonic()
             self.outcomes.append(end.outcome)
+            if self.source is not None:
+                self.done.append(row.payload)
             if self.fail_fast and not end.outcome.ok:
                 self.closing.set()  # no further row starts; the write tells the other lanes
             if self.ordered:
                 merge_paths(self.stage.ctx, end.ctx)
         elif isinstance(end, CalledBack):
             self.back.append((row.index, end.position.document(), retries))
+        elif isinstance(end, Called):
+            self._start_child(row, end, retries)
         else:
             self._park(row, end, retries)
 
@@ -266,10 +292,33 @@ class Lane:
                 seconds=end.seconds,
                 retries=retries,
                 counts=counts,
+                waits_for=end.child,
             )
         )
         if counts:
-            self.parked += 1
+            self._parked_one()
+
+    def _start_child(self, row: TakenRow, end: Called, retries: int) -> None:
+        """Starts a child and parks its row; the child counts against the lane's width, but holds no slot."""
+        place = children.Place(
+            self.execution_id, self.stage_id, self.stage.step.name, self.frame_id, self.run_id, row.index
+        )
+        again = self.settings.republish_seconds
+        position = end.position.document()
+        started = self._checked(
+            lambda connection: children.start(
+                connection, place, end.child, position, retries=retries, republish_seconds=again
+            )
+        )
+        if not started:
+            self.back.append((row.index, position | {"child": None}, retries))
+            return
+        faults.reached("lane.child_started")
+        self.publisher.orchestrate(end.child.execution_id)
+        self._parked_one()
+
+    def _parked_one(self) -> None:
+        self.parked += 1
         if self.ordered:
             self.closing.set()  # what comes after it has to wait for it
 
@@ -307,17 +356,23 @@ class Lane:
         if self.lost:
             raise LeaseLost(f"frame {self.frame_id}: run {self.run_id} lost its lease")
         written = len(self.outcomes)
+        self._note_events()
         # Only what was committed counts: after a lost connection the transaction is run again, and takes them again.
         stop, taken = self._checked(lambda connection: self._write_and_take(connection, want))
         if stop:
             self.closing.set()
         elif want:
             self._accept(taken, want)
+        self._forget_events()
         del self.outcomes[:written]
         if written:
             faults.reached("lane.flushed")
+            if self.source is not None:
+                acknowledge(self.source, self.done)
+                self.done.clear()
 
     def _write_and_take(self, connection: Connection, want: int) -> tuple[bool, list[TakenRow]]:
+        self._write_events(connection)
         if self.outcomes:
             end = frames.finish_rows(
                 connection,
@@ -335,6 +390,29 @@ class Lane:
         if self.parked:
             self.parked = frames.parked(connection, self.frame_id, self.number)
         return False, self._take(connection, want)
+
+    def _note_events(self) -> None:
+        """Rows go on taking notes while a transaction (which may be run twice) writes those that there are now."""
+        self.noted = list(self.retried), list(self.told)
+
+    def _forget_events(self) -> None:
+        for _ in self.noted[0]:
+            self.retried.popleft()
+        for _ in self.noted[1]:
+            self.told.popleft()
+        self.noted = [], []
+
+    def _write_events(self, connection: Connection) -> None:
+        """Retries and iterations since the last time; a crash takes its notes along, they only tell."""
+        step, loop = self.stage.step, self.stage.step.loop
+        told = retry_events(
+            self.noted[0], step.name, self.stage_id, together=loop is not None and loop.cursor is not None
+        )
+        told += self.noted[1]
+        if loop is not None and loop.cursor is None and self.rows <= self.settings.iteration_events:
+            told += iteration_events(self.outcomes, step.name, self.stage_id, self.execution_id, loop, self.rows)
+        if told and runs.held(connection, self.run_id):
+            events.append(connection, self.execution_id, told, frame_id=self.frame_id)
 
     def _take(self, connection: Connection, want: int) -> list[TakenRow]:
         if want <= 0:
@@ -362,6 +440,7 @@ class Lane:
 
     def give_up(self, connection: Connection) -> list[Dispatch]:
         """Gives the lane up; rows that are left over get a fresh one."""
+        self._write_events(connection)
         frames.release(connection, self.frame_id, self.run_id, self.back)
         frame = runs.finish_lane(connection, self.run_id, self.frame_id)
         if frame is None or frame["status"] != "RUNNING":

@@ -12,8 +12,11 @@ from noetl_celery.engine.assign import merge_paths
 from noetl_celery.engine.pipeline import Position
 from noetl_celery.engine.state import LoopSettings
 from noetl_celery.playbook.plan import Plan, StepPlan
+from noetl_celery.runtime.keychain import Keychain
 from noetl_celery.runtime.process import Process
 from noetl_celery.store import stages
+from noetl_celery.store.loaders import Limits
+from noetl_celery.store.results import Opener
 from noetl_celery.template import scope
 
 
@@ -32,9 +35,18 @@ class StageNames:
     previous: str | None
     results: Mapping[str, Any]
     task_results: Mapping[str, Mapping[str, Any]]
+    #: opens kept values, each read with a short transaction of its own
+    opener: Opener
     #: the execution is being cancelled: nothing more is to be claimed for it
     cancelling: bool = False
+    #: how many callers are above this execution, and the ``iter`` of the nearest one
+    depth: int = 0
+    parent_iter: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def keychain(self, process: Process, extra: Mapping[str, Any]) -> Keychain:
+        """The playbook's names for secrets, with templates of its own resolved by the names of this stage."""
+        return Keychain(self.plan.keychain, lambda: self.of_stage(extra), process.credential)
 
     def of_row(self, position: Position, args: Mapping[str, Any] | None, extra: Mapping[str, Any]) -> Mapping[str, Any]:
         """The names that a row's templates see at this position."""
@@ -69,6 +81,7 @@ class StageNames:
             task_results=self.task_results,
             spec=self.plan.spec,
             args=self.args,
+            iter=None if self.parent_iter is None else {"parent": self.parent_iter},
             extra=extra,
         )
 
@@ -88,6 +101,7 @@ def load_stage(process: Process, connection: Connection, stage_id: int) -> Stage
     if "result" in step.row_names and row["previous"]:
         wanted |= {row["previous"]}
     execution_id = row["execution_id"]
+    opener = Opener(process.db.run, Limits.of(process.settings))
     return StageNames(
         plan=plan,
         step=step,
@@ -98,7 +112,10 @@ def load_stage(process: Process, connection: Connection, stage_id: int) -> Stage
         ctx=row["ctx"],
         args=row["args"] or {},
         previous=row["previous"],
-        results=stages.Results(connection, execution_id, wanted).load(wanted),
-        task_results=stages.TaskResults(connection, execution_id, wanted).load(wanted & plan.results_of),
+        results=stages.Results(connection, execution_id, wanted, opener).load(wanted),
+        opener=opener,
+        task_results=stages.TaskResults(connection, execution_id, wanted, opener).load(wanted & plan.results_of),
         cancelling=row["execution_status"] == "CANCELLING",
+        depth=row["depth"],
+        parent_iter=row["parent_iter"],
     )

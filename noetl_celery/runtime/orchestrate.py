@@ -8,11 +8,14 @@ from sqlalchemy.engine import Connection
 
 from noetl_celery import faults
 from noetl_celery.engine import decide
+from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import NoetlError
 from noetl_celery.ids import new_id
+from noetl_celery.runtime.lanes import lane_again
 from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.publish import Publisher
-from noetl_celery.store import decisions, executions, signals
+from noetl_celery.store import children, decisions, executions, signals
+from noetl_celery.store.loaders import Limits
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.store.stages import TableFacts
 
@@ -52,9 +55,13 @@ def _turn(process: Process, connection: Connection, execution_id: int) -> list[D
         # Registered by a worker that knew more (another plugin, another version): leave it for one that can.
         log.error("execution %s cannot be decided here: %s", execution_id, error)
         return None
-    facts = TableFacts(connection, execution_id, plan.steps)
+    facts = TableFacts(connection, execution_id, plan.steps, Limits.of(process.settings))
     decision = decide(plan, state, inbox.signals, facts, new_id)
     dispatches = decisions.apply(connection, plan, state, decision, process.settings, new_id)
     signals.consume(connection, inbox.ids)
+    if state.status in FINAL:
+        waiting = children.ended(connection, execution_id)
+        if waiting is not None:
+            dispatches.append(lane_again(process, connection, waiting))
     faults.reached("orchestrate.before_commit")
     return dispatches

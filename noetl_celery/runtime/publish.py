@@ -47,8 +47,13 @@ class Publisher:
     def dispatch(self, dispatches: Iterable[Dispatch]) -> None:
         """Publishes claims, and the lanes of each frame as one chord whose callback orchestrates: the re-claim."""
         for dispatch in dispatches:
-            send = self._claim if dispatch.kind == "claim" else self._lanes
-            self._send(partial(send, dispatch))
+            match dispatch.kind:
+                case "claim":
+                    self._send(partial(self._claim, dispatch))
+                case "lanes":
+                    self._send(partial(self._lanes, dispatch))
+                case _:
+                    self.orchestrate(dispatch.execution_id)
 
     def _claim(self, dispatch: Dispatch) -> None:
         ids = {"execution": dispatch.execution_id, "stage": dispatch.stage_id, "claim": dispatch.target}

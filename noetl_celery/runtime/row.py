@@ -5,38 +5,56 @@ from __future__ import annotations
 import json
 import logging
 import random
-import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from noetl_celery.engine.pipeline import Done, Failed, Pipeline, Position, Run, Wait
-from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.engine.aggregate import checked
+from noetl_celery.engine.decision import Event
+from noetl_celery.engine.pipeline import DATA_KEYS, Call, Done, Failed, Pipeline, Position, Run, Wait
+from noetl_celery.errors import ErrorInfo, TemplateError, ToolError
+from noetl_celery.ids import new_id
 from noetl_celery.outcome import Outcome
-from noetl_celery.playbook.plan import StepPlan
+from noetl_celery.playbook.plan import ResultPlan
+from noetl_celery.runtime.children import child_outcome, new_child
 from noetl_celery.runtime.names import StageNames
 from noetl_celery.runtime.process import Process
+from noetl_celery.runtime.sources import dead_letter
+from noetl_celery.runtime.telling import Retried, retried, sequence_event
+from noetl_celery.store.children import NewChild
 from noetl_celery.store.frames import RowOutcome, TakenRow
+from noetl_celery.store.results import Kept, Opener, encoded, keep
+from noetl_celery.template import jsonable, plain
 from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.outcome import run_tool
 
 log = logging.getLogger("noetl_celery.task")
 
-#: a NUL character in JSON text, told from an escaped backslash before the text "u0000"
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-
 #: how long a statement that lost our own PostgreSQL waits for it to come back before that is the row's error
 DATABASE_PATIENCE_SECONDS = 60.0
 
 
+#: a row that was woken although its child has not ended looks again after this
+CHILD_POLL_SECONDS = 5.0
+
+
 @dataclass(frozen=True, slots=True)
 class Parked:
-    """The row waits elsewhere than in a lane; ``throttled``: its target asked for it."""
+    """The row waits elsewhere than in a lane; ``throttled``: its target asked for it; ``child``: what it waits for."""
 
     position: Position
     seconds: float
     throttled: bool
+    child: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """The row waits for a child that is to be started with it."""
+
+    position: Position
+    child: NewChild
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +72,27 @@ class Ended:
     ctx: Mapping[str, Any]
 
 
-RowEnd = Parked | CalledBack | Ended
+RowEnd = Parked | Called | CalledBack | Ended
 
 
 class RowRunner:
     """Runs rows of one stage. ``pause`` waits so many seconds and says whether the lane called its rows back."""
 
     def __init__(
-        self, process: Process, stage: StageNames, pause: Callable[[float], bool], *, keep_results: bool
+        self,
+        process: Process,
+        stage: StageNames,
+        pause: Callable[[float], bool],
+        *,
+        keep_results: bool,
+        retried: Callable[[Retried], None],
+        tell: Callable[[Event], None],
     ) -> None:
+        """``retried`` and ``tell`` take notes of what goes into the execution's events."""
         self._process, self._stage, self._pause = process, stage, pause
-        self._keep_results = keep_results
+        self._retried, self._tell = retried, tell
+        self._keychain = stage.keychain(process, stage.extra)
+        self._keeps = keep_results
 
     def run(self, taken: TakenRow) -> tuple[RowEnd, int]:
         """Runs a row's tasks; returns how it ended and how many retries it has needed so far. Never raises."""
@@ -72,11 +100,20 @@ class RowRunner:
         try:
             pipeline = self._pipeline(taken)
             while True:
-                step: Run | Wait | Done | Failed | None = pipeline.next()
-                if isinstance(step, Run):
-                    step = pipeline.apply(self._call(step, pipeline, taken))
+                step: Run | Call | Wait | Done | Failed | None = pipeline.next()
+                if isinstance(step, Call):
+                    came = self._child(step, pipeline)
+                    if not isinstance(came, Outcome):
+                        return came, retries
+                    step = pipeline.apply(came)
+                elif isinstance(step, Run):
+                    outcome = self._call(step, pipeline, taken)
+                    if step.task.older == "sequence" and outcome.ok:
+                        self._tell(self._sequence(step, pipeline, outcome))
+                    step = pipeline.apply(outcome)
                 if isinstance(step, Wait):
                     retries += 1
+                    self._retried(retried(taken.index, pipeline.task, step))
                     parked = self._wait(step, pipeline)
                     if parked is not None:
                         return parked, retries
@@ -89,11 +126,13 @@ class RowRunner:
 
     def _pipeline(self, taken: TakenRow) -> Pipeline:
         stage = self._stage
-        position = Position(**taken.position) if taken.position else Position(iter=_iter(stage.step, taken))
+        position = Position(**_opened(taken.position, stage.opener)) if taken.position else Position()
+        position.iter = position.iter or _iter(stage, taken)
+        key = f"{stage.stage_id}:{stage.extra.get('frame_id', 0)}:{taken.index}"
+        own = {"idempotency_key": key, "keychain": self._keychain}
 
         def names(at: Position, args: Mapping[str, Any] | None, extra: Mapping[str, Any]) -> Mapping[str, Any]:
-            key = f"{stage.stage_id}:{stage.extra.get('frame_id', 0)}:{taken.index}"
-            return stage.of_row(at, args, {**extra, "idempotency_key": key})
+            return stage.of_row(at, args, {**extra, **own})
 
         return Pipeline(
             stage.step,
@@ -110,6 +149,23 @@ class RowRunner:
             return CalledBack(pipeline.position)
         return None
 
+    def _sequence(self, step: Run, pipeline: Pipeline, outcome: Outcome) -> Event:
+        state = pipeline.position.names.get("_retry")
+        calls = int(state.get("index", 0)) + 1 if isinstance(state, Mapping) else 1
+        return sequence_event(self._stage.step.name, self._stage.stage_id, step.task.name, calls, outcome.data)
+
+    def _child(self, call: Call, pipeline: Pipeline) -> Outcome | Called | Parked:
+        """Starts a child, or takes what it came to; woken before its end, the row looks again a little later."""
+        if call.child is None:
+            try:
+                child = new_child(self._process, self._stage, call, pipeline.position)
+            except ToolError as error:
+                return Outcome(error=error.info)
+            pipeline.position.child = child.execution_id
+            return Called(pipeline.position, child)
+        outcome = child_outcome(self._process, call)
+        return outcome or Parked(pipeline.position, CHILD_POLL_SECONDS, throttled=True, child=call.child)
+
     def _call(self, step: Run, pipeline: Pipeline, taken: TakenRow) -> Outcome:
         tool = self._process.tools.get(step.task.kind)
         names = {
@@ -121,7 +177,7 @@ class RowRunner:
         call = ToolCall(
             config=step.config,
             input=step.input,
-            credential=self._process.credential,
+            credential=self._keychain.credential,
             print=lambda line: log.info("%s", line, extra=names),
             names=names,
             context=self._context(pipeline),
@@ -141,7 +197,7 @@ class RowRunner:
             return False
         auth = step.config.get("auth", step.config.get("credential"))
         try:
-            credential = auth if isinstance(auth, Mapping) else self._process.credential(str(auth))
+            credential = auth if isinstance(auth, Mapping) else self._keychain.credential(str(auth))
             return self._process.cursors.get("postgres").same_place(credential, self._process.settings.libpq_url)
         except ToolError:
             return False
@@ -160,49 +216,101 @@ class RowRunner:
     def _end(self, end: Done | Failed, pipeline: Pipeline, taken: TakenRow, retries: int) -> Ended:
         position = pipeline.position
         meta = _meta(position.output)
-        keep_tasks = self._stage.step.name in self._stage.plan.results_of
         data = end.data if isinstance(end, Done) else (position.output or {}).get("data")
         try:
+            result, by_task, bodies = self._kept(data, pipeline)
             outcome = RowOutcome(
                 taken.index,
                 isinstance(end, Done),
-                result=self._encode(data) if self._keep_results else None,
+                result=result,
                 error=None if isinstance(end, Done) else _error_text(end.error, end.task),
                 meta=meta,
-                task_results=self._encode(position.results) if keep_tasks else None,
+                aggregate=self._reduced(pipeline) if isinstance(end, Done) else None,
+                task_results=by_task,
                 ctx=self._encode(position.ctx) if position.ctx else None,
                 retries=retries,
+                bodies=tuple(bodies),
             )
         except ToolError as error:
             # What cannot be kept fails the row, unless it has failed already: then its own error is the news.
             info, task = (end.error, end.task) if isinstance(end, Failed) else (error.info, self._last_task)
             outcome = _failure(taken.index, info, task, retries)
+        if not outcome.ok:
+            failed = end.error if isinstance(end, Failed) else ErrorInfo("result", "its result cannot be kept")
+            outcome = self._buried(outcome, failed, pipeline)
         return Ended(outcome, position.ctx if outcome.ctx else {})
+
+    def _reduced(self, pipeline: Pipeline) -> str | None:
+        """The row's values for ``loop.aggregate``. Raises ``ToolError`` for one that cannot be used."""
+        loop = self._stage.step.loop
+        if loop is None or not loop.aggregate:
+            return None
+        names = pipeline.end_names()
+        values = {}
+        for reduction in loop.aggregate:
+            try:
+                values[reduction.name] = checked(reduction, jsonable(reduction.value.render(names)))
+            except (TemplateError, TypeError) as error:
+                raise ToolError(ErrorInfo("aggregate", f"loop.aggregate `{reduction.name}`: {error}")) from error
+        return self._encode(values)
+
+    def _buried(self, outcome: RowOutcome, error: ErrorInfo, pipeline: Pipeline) -> RowOutcome:
+        """Hands a row that failed for good to the dead letter statement; what went wrong there is told with it."""
+        loop = self._stage.step.loop
+        if loop is None or loop.cursor is None or loop.cursor.dead_letter is None:
+            return outcome
+        names = pipeline.end_names({"error": error.as_dict()})
+        problem = dead_letter(self._process, self._stage, names)
+        if problem is None:
+            return outcome
+        return replace(outcome, error=json.dumps({**json.loads(outcome.error or "{}"), "dead_letter": problem}))
 
     @property
     def _last_task(self) -> str:
         return self._stage.step.tasks[-1].name
 
     def _encode(self, value: Any) -> str:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError:
-            message = "the result has half a surrogate pair, which is no valid Unicode text"
-            raise ToolError(ErrorInfo("result_type", message)) from None
-        limit = self._process.settings.result_max_bytes
-        if size > limit:
-            message = f"the result has {size:,} bytes as JSON; NOETL_RESULT_MAX_BYTES allows {limit:,}"
-            raise ToolError(ErrorInfo("result_too_large", message))
-        if _NUL.search(text):
-            raise ToolError(ErrorInfo("result_type", "the result has a NUL character, which PostgreSQL cannot keep"))
-        return text
+        return encoded(value, self._stage.opener.limits)[0]
+
+    def _kept(self, data: Any, pipeline: Pipeline) -> tuple[str | None, str | None, list[Kept]]:
+        """The row's result, those of its tasks where somebody may ask for them, and what is kept elsewhere of them.
+
+        Raises ``ToolError`` for what cannot be kept.
+        """
+        stage, position = self._stage, pipeline.position
+        plans = [task.output for task in stage.step.tasks]
+        bodies: list[Kept] = []
+
+        def text(value: Any, plan: ResultPlan | None) -> str:
+            kept, more = keep(value, plan, stage.opener.limits, new_id)
+            bodies.extend(more)
+            return kept
+
+        result = text(data, stage.step.output or plans[min(position.task, len(plans) - 1)]) if self._keeps else None
+        if stage.step.name not in stage.plan.results_of:
+            return result, None, bodies
+        by_task = []
+        for name, value in position.results.items():
+            same = result is not None and value is data  # what the row returned is kept once
+            by_task.append(f"{json.dumps(name)}:{result if same else text(value, plans[stage.step.task_index[name]])}")
+        return result, f"{{{','.join(by_task)}}}", bodies
 
 
-def _iter(step: StepPlan, taken: TakenRow) -> dict[str, Any]:
-    if step.loop is None:
-        return {}
-    return {step.loop.iterator: taken.payload, "index": taken.index}
+def _opened(saved: Mapping[str, Any], opener: Opener) -> Mapping[str, Any]:
+    """A saved position with the values that its documents stand for (see ``Position.document``)."""
+    output = saved.get("output")
+    return {
+        **saved,
+        "results": opener.open_each(saved.get("results", {})),
+        "output": output and {**output, **opener.open_each({key: output[key] for key in DATA_KEYS})},
+    }
+
+
+def _iter(stage: StageNames, taken: TakenRow) -> dict[str, Any]:
+    outer = {} if stage.parent_iter is None else {"parent": dict(stage.parent_iter)}
+    if stage.step.loop is None:
+        return outer
+    return {stage.step.loop.iterator: plain(stage.opener.open(taken.payload)), "index": taken.index, **outer}
 
 
 def _meta(envelope: Mapping[str, Any] | None) -> str | None:

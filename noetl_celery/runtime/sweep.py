@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from sqlalchemy.engine import Connection
 
 from noetl_celery.errors import NoetlError, ServiceError
-from noetl_celery.playbook.plan import Plan
+from noetl_celery.runtime.lanes import lane_again
 from noetl_celery.runtime.process import Process, stop_announced
 from noetl_celery.runtime.publish import Publisher
 from noetl_celery.runtime.settle import settle_claims
-from noetl_celery.store import crashes, frames, outbox, runs, signals, stages, workers
+from noetl_celery.store import crashes, frames, outbox, runs, signals, workers
 from noetl_celery.store.db import execute
-from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.outbox import Dispatch
 
 log = logging.getLogger(__name__)
@@ -80,7 +78,7 @@ def _wake(process: Process, publisher: Publisher) -> None:
 
 
 def _wake_frame(process: Process, frame_id: int, connection: Connection) -> list[Dispatch]:
-    return [_lane(process, connection, lane) for lane in frames.wake(connection, frame_id, limit=BATCH)]
+    return [lane_again(process, connection, lane) for lane in frames.wake(connection, frame_id, limit=BATCH)]
 
 
 def _return_crashed(process: Process, publisher: Publisher) -> None:
@@ -107,7 +105,7 @@ def _return_run(process: Process, run_id: int, connection: Connection) -> tuple[
     frame = crashes.return_rows(
         connection, run, max_crashes=settings.max_crashes, republish_seconds=settings.republish_seconds
     )
-    return ([], run["execution_id"]) if frame is None else ([_lane(process, connection, frame)], None)
+    return ([], run["execution_id"]) if frame is None else ([lane_again(process, connection, frame)], None)
 
 
 @contextmanager
@@ -119,21 +117,6 @@ def _contained(what: str) -> Iterator[None]:
         raise
     except NoetlError as error:
         log.warning("sweep: %s wait for another process: %s", what, error)
-
-
-def _lane(process: Process, connection: Connection, frame: Mapping[str, Any]) -> Dispatch:
-    plan = _plan(process, connection, frame["stage_id"])
-    queue = body_queue(plan, frame["step_name"], process.settings)
-    place = (frame["execution_id"], frame["stage_id"], frame["frame_id"])
-    lanes = (frame["lane"],)
-    outbox.add_lanes(connection, *place, lanes, queue, delay_seconds=process.settings.republish_seconds)
-    return Dispatch("lanes", *place, lanes, queue)
-
-
-def _plan(process: Process, connection: Connection, stage_id: int) -> Plan:
-    row = stages.load(connection, stage_id)
-    assert row is not None
-    return process.plans.get(connection, row["catalog_id"])
 
 
 class Sweeper:

@@ -50,6 +50,21 @@ def latest(connection: Connection, path: str) -> Mapping[str, Any] | None:
     )
 
 
+def version(connection: Connection, path: str, version: str | None) -> Mapping[str, Any] | None:
+    """One version of a path by its number; the newest for None or ``latest``."""
+    if version in (None, "latest"):
+        return latest(connection, path)
+    return one(
+        connection,
+        """
+        SELECT catalog_id, path, version, fingerprint, content, file FROM noetl.catalog
+        WHERE path = %(path)s AND version::text = %(version)s
+        """,
+        path=path,
+        version=version,
+    )
+
+
 def get(connection: Connection, catalog_id: int) -> Mapping[str, Any] | None:
     """One version."""
     return one(

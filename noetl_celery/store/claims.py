@@ -19,10 +19,10 @@ def issue(connection: Connection, execution_id: int, claims: Sequence[ClaimSpec]
     execute(
         connection,
         """
-        INSERT INTO noetl.claim (claim_id, stage_id, execution_id, status, frame_index, budget, sole, more)
-        SELECT c.claim_id, c.stage_id, %(execution)s, 'OPEN', c.index, c.budget, c.sole, c.more
+        INSERT INTO noetl.claim (claim_id, stage_id, execution_id, status, frame_index, budget, sole, more, reclaim)
+        SELECT c.claim_id, c.stage_id, %(execution)s, 'OPEN', c.index, c.budget, c.sole, c.more, c.reclaim
         FROM json_to_recordset(%(claims)s)
-             AS c(claim_id bigint, stage_id bigint, index int, budget int, sole boolean, more boolean)
+             AS c(claim_id bigint, stage_id bigint, index int, budget int, sole boolean, more boolean, reclaim boolean)
         """,
         execution=execution_id,
         claims=Json(
@@ -34,6 +34,7 @@ def issue(connection: Connection, execution_id: int, claims: Sequence[ClaimSpec]
                     "budget": claim.budget,
                     "sole": claim.sole,
                     "more": claim.more,
+                    "reclaim": claim.reclaim,
                 }
                 for claim in claims
             ]
@@ -46,7 +47,7 @@ def lock_open(connection: Connection, claim_id: int) -> Mapping[str, Any] | None
     return one(
         connection,
         """
-        SELECT claim_id, stage_id, execution_id, frame_index, budget, sole, more, attempts FROM noetl.claim
+        SELECT claim_id, stage_id, execution_id, frame_index, budget, sole, more, reclaim, attempts FROM noetl.claim
         WHERE claim_id = %(claim)s AND status = 'OPEN' FOR UPDATE SKIP LOCKED
         """,
         claim=claim_id,
@@ -199,6 +200,24 @@ def tentative(connection: Connection, claim_id: int) -> list[dict[str, Any]]:
 #: answers in a row that are exactly alike before a source counts as endless: where all their rows were ok, and where
 #: some failed (an honest queue hands out a failed row again)
 ALIKE_OK, ALIKE_FAILED = 3, 20
+
+
+def known(connection: Connection, stage_id: int, digests: Sequence[int]) -> dict[int, bool]:
+    """Which of these rows frames of the stage have already: digest → is it still at work (or waiting for it)?"""
+    rows = every(
+        connection,
+        """
+        SELECT d.digest, bool_or(r.status IN ('READY', 'TAKEN', 'PARKED')) AS at_work
+        FROM noetl.frame f, unnest(f.digests) WITH ORDINALITY AS d(digest, place), noetl.row r
+        WHERE f.stage_id = %(stage)s AND f.status <> 'ABANDONED' AND f.digests && %(digests)s::bigint[]
+          AND d.digest = ANY(%(digests)s::bigint[]) AND r.frame_id = f.frame_id
+          AND r.row_index = CASE WHEN f.weight > 1 THEN 0 ELSE d.place - 1 END
+        GROUP BY d.digest
+        """,
+        stage=stage_id,
+        digests=list(digests),
+    )
+    return {row["digest"]: row["at_work"] for row in rows}
 
 
 def seen_before(connection: Connection, stage_id: int, digests: Sequence[int]) -> str | None:

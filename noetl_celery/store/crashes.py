@@ -18,6 +18,9 @@ def return_rows(
 ) -> Mapping[str, Any] | None:
     """Returns the rows that a dead run held to READY and counts a crash on each; at ``max_crashes`` a row fails.
 
+    Where the playbook has a dead letter statement, such a row goes to a lane once more, which only runs that; if its
+    worker dies again, the row fails without.
+
     Returns the frame ``{frame_id, stage_id, execution_id, lane, step_name, open}`` if it has rows left to run, else
     None. Runs in the transaction that removed the run.
     """
@@ -30,12 +33,15 @@ def return_rows(
         connection,
         """
         WITH held AS (
-            UPDATE noetl.row SET crashes = crashes + 1, taken_by = NULL, lane = NULL,
-                   status = CASE WHEN crashes + 1 >= %(max)s THEN 'FAILED' ELSE 'READY' END,
-                   error = CASE WHEN crashes + 1 >= %(max)s THEN %(error)s END,
-                   finished_at = CASE WHEN crashes + 1 >= %(max)s THEN clock_timestamp() END
-            WHERE frame_id = %(frame)s AND status = 'TAKEN' AND taken_by = %(run)s
-            RETURNING status
+            UPDATE noetl.row r SET crashes = r.crashes + 1, taken_by = NULL, lane = NULL,
+                   status = CASE WHEN r.crashes + 1 >= d.fails_at THEN 'FAILED' ELSE 'READY' END,
+                   error = CASE WHEN r.crashes + 1 >= d.fails_at THEN %(error)s END,
+                   position = CASE WHEN r.crashes + 1 >= d.fails_at THEN NULL
+                                   WHEN r.crashes + 1 >= %(max)s THEN %(condemned)s::json ELSE r.position END,
+                   finished_at = CASE WHEN r.crashes + 1 >= d.fails_at THEN clock_timestamp() END
+            FROM (SELECT %(max)s + dead_letter::int AS fails_at FROM noetl.frame WHERE frame_id = %(frame)s) d
+            WHERE r.frame_id = %(frame)s AND r.status = 'TAKEN' AND r.taken_by = %(run)s
+            RETURNING r.status
         ), counted AS (
             SELECT count(*) FILTER (WHERE status = 'FAILED') AS failed,
                    count(*) FILTER (WHERE status = 'READY') AS again FROM held
@@ -53,6 +59,7 @@ def return_rows(
         run=run["run_id"],
         max=max_crashes,
         error=Json(error),
+        condemned=Json({"failed": error}),
     )
     if frame is None:
         return None

@@ -10,7 +10,7 @@ from noetl_celery.engine.decision import Decision, Opening
 from noetl_celery.engine.state import ExecutionState
 from noetl_celery.playbook.plan import Plan
 from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings
-from noetl_celery.store import claims, events, executions, frames, outbox, signals, stages
+from noetl_celery.store import children, claims, events, executions, frames, outbox, signals, stages
 from noetl_celery.store.outbox import Dispatch
 
 
@@ -39,15 +39,6 @@ def apply(
     for opening in decision.openings:
         if opening.items:
             dispatches.append(_open_frame(connection, plan, execution_id, opening, settings, new_id()))
-        if opening.timeout is not None:
-            signals.add(
-                connection,
-                execution_id,
-                "stage.timeout",
-                {"stage": opening.stage_id},
-                republish_seconds=again,
-                delay_seconds=opening.timeout,
-            )
     stages.close_stages(connection, decision.closings)
     if decision.claims:
         claims.issue(connection, execution_id, decision.claims)
@@ -58,6 +49,12 @@ def apply(
             dispatches.append(Dispatch("claim", execution_id, claim.stage_id, claim.claim_id, queue=CONTROL_QUEUE))
     for stage_id in dict.fromkeys(decision.stops):
         frames.stop_stage(connection, stage_id, republish_seconds=again)
+    for stage_id in dict.fromkeys(decision.cancels):
+        told = children.cancel_all(connection, stage_id, republish_seconds=again)
+        dispatches += [Dispatch("orchestrate", child) for child in told]
+    for timer in decision.timers:
+        data = {"stage": timer.stage_id}
+        signals.add(connection, execution_id, timer.type, data, republish_seconds=again, delay_seconds=timer.seconds)
     stages.count(connection, state.stages.values())
     events.append(connection, execution_id, decision.events)
     executions.save(connection, state, decision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from psycopg.types.json import Json
@@ -12,8 +13,22 @@ from noetl_celery.engine.decision import Decision
 from noetl_celery.engine.state import ExecutionState
 from noetl_celery.store import signals
 from noetl_celery.store.db import every, execute, json_value, one
+from noetl_celery.store.results import brief
 
-_COLUMNS = "execution_id, catalog_id, path, status, workload, error, created_at, started_at, finished_at"
+_COLUMNS = (
+    "execution_id, parent_execution_id, catalog_id, path, status, workload, error, created_at, started_at, finished_at"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The row that a child execution is started for, how deep the child is, and the row's ``iter``."""
+
+    execution_id: int
+    frame_id: int
+    row_index: int
+    depth: int
+    iter: Mapping[str, Any]
 
 
 def submit(
@@ -24,14 +39,22 @@ def submit(
     workload: Mapping[str, Any],
     *,
     republish_seconds: float,
+    caller: Caller | None = None,
 ) -> None:
     """Writes a PENDING execution with its ``start`` signal; publish ``orchestrate`` after the commit."""
     execute(
         connection,
         """
-        INSERT INTO noetl.execution (execution_id, catalog_id, path, status, workload, ctx, state)
-        VALUES (%(execution)s, %(catalog)s, %(path)s, 'PENDING', %(workload)s, '{}', '{}')
+        INSERT INTO noetl.execution (execution_id, catalog_id, path, status, workload, ctx, state, parent_execution_id,
+                                     parent_frame_id, parent_row_index, depth, parent_iter)
+        VALUES (%(execution)s, %(catalog)s, %(path)s, 'PENDING', %(workload)s, '{}', '{}', %(parent)s,
+                %(frame)s, %(row)s, %(depth)s, %(iter)s)
         """,
+        parent=caller.execution_id if caller else None,
+        frame=caller.frame_id if caller else None,
+        row=caller.row_index if caller else None,
+        depth=caller.depth if caller else 0,
+        iter=Json(dict(caller.iter)) if caller and caller.iter else None,
         execution=execution_id,
         catalog=catalog_id,
         path=path,
@@ -48,7 +71,7 @@ def lock(connection: Connection, execution_id: int) -> tuple[int, ExecutionState
     row = one(
         connection,
         """
-        SELECT catalog_id, status, workload, ctx, state, error FROM noetl.execution
+        SELECT catalog_id, status, workload, ctx, state, error, parent_iter FROM noetl.execution
         WHERE execution_id = %(execution)s FOR NO KEY UPDATE SKIP LOCKED
         """,
         execution=execution_id,
@@ -56,6 +79,7 @@ def lock(connection: Connection, execution_id: int) -> tuple[int, ExecutionState
     if row is None:
         return None
     state = ExecutionState(execution_id, row["status"], row["workload"], row["ctx"], row["error"])
+    state.parent_iter = row["parent_iter"]
     state.restore(row["state"])
     return row["catalog_id"], state
 
@@ -103,8 +127,11 @@ def recent(connection: Connection, *, limit: int, status: str | None = None) -> 
 
 
 def steps(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
-    """The last visit of each step: ``{step_name, status, result, error, opened_at, closed_at, visit}``, in order."""
-    return every(
+    """The last visit of each step: ``{step_name, status, result, error, opened_at, closed_at, visit}``, in order.
+
+    Of a result that is kept elsewhere only what :func:`~noetl_celery.store.results.brief` shows.
+    """
+    rows = every(
         connection,
         """
         SELECT * FROM (
@@ -114,6 +141,7 @@ def steps(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
         """,
         execution=execution_id,
     )
+    return [{**row, "result": brief(row["result"])} for row in rows]
 
 
 def progress(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
@@ -156,7 +184,7 @@ def step_summaries(connection: Connection, execution_id: int) -> list[dict[str, 
 
 
 def result(connection: Connection, execution_id: int) -> Any:
-    """The result of the step with a task that completed last; None if there is none."""
+    """The document of the result of the step with a task that completed last; None if there is none."""
     row = one(
         connection,
         """

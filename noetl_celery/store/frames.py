@@ -12,8 +12,10 @@ from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
 from noetl_celery.errors import LeaseLost
-from noetl_celery.store import events, outbox, signals
+from noetl_celery.store import events, outbox, results, signals
 from noetl_celery.store.db import every, execute, json_value, one
+from noetl_celery.store.results import Kept
+from noetl_celery.template.lazy import document
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class NewFrame:
     slots: int = 1
     weight: int = 1
     fail_fast: bool = False
+    #: rows that fail for good are handed to the playbook's dead letter statement first
+    dead_letter: bool = False
     tentative: bool = False
     digests: Sequence[int] | None = None
     source: Mapping[str, Any] | None = None
@@ -48,6 +52,9 @@ class RowOutcome:
     task_results: str | None = None
     ctx: str | None = None
     retries: int = 0
+    aggregate: str | None = None
+    #: what ``result`` and ``task_results`` refer to
+    bodies: Sequence[Kept] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +93,11 @@ def create(connection: Connection, frame: NewFrame) -> None:
         """
         WITH made AS (
             INSERT INTO noetl.frame (frame_id, stage_id, execution_id, claim_id, status, frame_index, rows, open_rows,
-                                     weight, slots, lanes, row_concurrency, fail_fast, digests, source)
+                                     weight, slots, lanes, row_concurrency, fail_fast, dead_letter, digests,
+                                     source)
             VALUES (%(frame)s, %(stage)s, %(execution)s, %(claim)s, %(status)s, %(index)s, %(rows)s, %(rows)s,
-                    %(weight)s, %(slots)s, %(lanes)s, %(concurrency)s, %(fail_fast)s, %(digests)s, %(source)s)
+                    %(weight)s, %(slots)s, %(lanes)s, %(concurrency)s, %(fail_fast)s, %(dead_letter)s, %(digests)s,
+                    %(source)s)
         )
         INSERT INTO noetl.row (frame_id, row_index, status, payload)
         SELECT %(frame)s, ordinality - 1, 'READY', value
@@ -106,9 +115,10 @@ def create(connection: Connection, frame: NewFrame) -> None:
         lanes=frame.lanes,
         concurrency=frame.row_concurrency,
         fail_fast=frame.fail_fast,
+        dead_letter=frame.dead_letter,
         digests=list(frame.digests) if frame.digests is not None else None,
         source=json_value(frame.source),
-        payloads=Json(list(frame.payloads)),
+        payloads=Json([document(payload) for payload in frame.payloads]),
     )
 
 
@@ -150,7 +160,7 @@ def load(connection: Connection, frame_id: int) -> Mapping[str, Any] | None:
     return one(
         connection,
         """
-        SELECT frame_id, stage_id, execution_id, claim_id, status, frame_index, lanes, row_concurrency, attempt,
+        SELECT frame_id, stage_id, execution_id, claim_id, status, frame_index, rows, lanes, row_concurrency, attempt,
                stopping, fail_fast
         FROM noetl.frame WHERE frame_id = %(frame)s
         """,
@@ -183,18 +193,20 @@ def finish_rows(
     Raises ``LeaseLost`` (the caller's transaction must roll back) if any of the rows is not held any more, so
     that a run which was taken for dead changes nothing.
     """
+    results.write(connection, frame_id, [body for outcome in outcomes for body in outcome.bodies])
     row = one(
         connection,
         """
         WITH given AS (
             SELECT * FROM unnest(%(index)s::int[], %(status)s::text[], %(result)s::text[], %(error)s::text[],
-                                 %(meta)s::text[], %(tasks)s::text[], %(ctx)s::text[], %(retries)s::int[])
-                       AS g(row_index, status, result, error, meta, task_results, ctx, retries)
+                                 %(meta)s::text[], %(tasks)s::text[], %(ctx)s::text[], %(retries)s::int[],
+                                 %(aggregate)s::text[])
+                       AS g(row_index, status, result, error, meta, task_results, ctx, retries, aggregate)
         ), done AS (
             UPDATE noetl.row r
             SET status = g.status, taken_by = NULL, position = NULL, result = g.result::json, error = g.error::json,
                 meta = g.meta::json, task_results = g.task_results::json, ctx = g.ctx::json, retries = g.retries,
-                finished_at = clock_timestamp()
+                aggregate = g.aggregate::json, waits_for = NULL, finished_at = clock_timestamp()
             FROM given g
             WHERE r.frame_id = %(frame)s AND r.row_index = g.row_index AND r.status = 'TAKEN' AND r.taken_by = %(run)s
             RETURNING r.status, r.ctx IS NOT NULL AS ctx
@@ -218,6 +230,7 @@ def finish_rows(
         tasks=[outcome.task_results for outcome in outcomes],
         ctx=[outcome.ctx for outcome in outcomes],
         retries=[outcome.retries for outcome in outcomes],
+        aggregate=[outcome.aggregate for outcome in outcomes],
     )
     if row is None or row["n"] != len(outcomes):
         raise LeaseLost(f"frame {frame_id}: run {run_id} does not hold its rows any more")
@@ -230,13 +243,14 @@ def finish_rows(
 
 
 def skip_unstarted(connection: Connection, frame_id: int) -> int:
-    """Gives up the rows that have not started or are parked; those at work go on. Returns how many are still open."""
+    """Gives up the rows that have not started or are parked. Returns how many are still open: those at work, and
+    those whose child is."""
     row = one(
         connection,
         """
         WITH skipped AS (
             UPDATE noetl.row SET status = 'SKIPPED', finished_at = clock_timestamp()
-            WHERE frame_id = %(frame)s AND status IN ('READY', 'PARKED') RETURNING row_index
+            WHERE frame_id = %(frame)s AND status IN ('READY', 'PARKED') AND waits_for IS NULL RETURNING row_index
         ), unplanned AS (
             DELETE FROM noetl.wakeup w USING skipped s WHERE w.frame_id = %(frame)s AND w.row_index = s.row_index
         )
@@ -295,23 +309,30 @@ def park(
     index: int,
     position: Mapping[str, Any],
     *,
-    seconds: float,
+    seconds: float | None,
     retries: int,
     counts: bool,
+    waits_for: int | None = None,
 ) -> None:
-    """Parks a row for ``seconds``; ``counts``: it keeps its place in the lane's width. Raises ``LeaseLost``."""
-    changed = execute(
+    """Parks a row for ``seconds`` (None: until its child wakes it, ``waits_for``). Raises ``LeaseLost``.
+
+    ``counts``: it keeps its place in the lane's width.
+    """
+    changed = one(
         connection,
         """
         WITH parked AS (
             UPDATE noetl.row SET status = 'PARKED', taken_by = NULL, position = %(position)s, retries = %(retries)s,
-                   lane = CASE WHEN %(counts)s THEN lane END
+                   lane = CASE WHEN %(counts)s THEN lane END, waits_for = %(waits_for)s
             WHERE frame_id = %(frame)s AND row_index = %(index)s AND status = 'TAKEN' AND taken_by = %(run)s
             RETURNING row_index
+        ), planned AS (
+            INSERT INTO noetl.wakeup (frame_id, row_index, due_at)
+            SELECT %(frame)s, row_index, clock_timestamp() + %(seconds)s * interval '1 second' FROM parked
+            WHERE %(seconds)s::float IS NOT NULL
+            ON CONFLICT (frame_id, row_index) DO UPDATE SET due_at = excluded.due_at
         )
-        INSERT INTO noetl.wakeup (frame_id, row_index, due_at)
-        SELECT %(frame)s, row_index, clock_timestamp() + %(seconds)s * interval '1 second' FROM parked
-        ON CONFLICT (frame_id, row_index) DO UPDATE SET due_at = excluded.due_at
+        SELECT row_index FROM parked
         """,
         frame=frame_id,
         run=run_id,
@@ -320,8 +341,9 @@ def park(
         retries=retries,
         counts=counts,
         seconds=seconds,
-    ).rowcount
-    if not changed:
+        waits_for=waits_for,
+    )
+    if changed is None:
         raise LeaseLost(f"frame {frame_id}: run {run_id} does not hold row {index} any more")
 
 

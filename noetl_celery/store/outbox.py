@@ -18,12 +18,12 @@ from noetl_celery.store.db import every, execute
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """A message to send: a claim ticket, or the lanes of a frame to start. Ids only."""
+    """A message to send: a claim ticket, the lanes of a frame to start, or an execution to look at. Ids only."""
 
-    kind: Literal["claim", "lanes"]
+    kind: Literal["claim", "lanes", "orchestrate"]
     execution_id: int
-    stage_id: int
-    target: int
+    stage_id: int = 0
+    target: int = 0
     lanes: tuple[int, ...] = ()
     queue: str = ""
 

@@ -92,6 +92,11 @@ def finish(connection: Connection, run_id: int) -> bool:
     return bool(execute(connection, "DELETE FROM noetl.run WHERE run_id = %(run)s", run=run_id).rowcount)
 
 
+def held(connection: Connection, run_id: int) -> bool:
+    """Does the run still hold its work? It does until this transaction ends."""
+    return one(connection, "SELECT run_id FROM noetl.run WHERE run_id = %(run)s FOR SHARE", run=run_id) is not None
+
+
 #: the lease of run ``r`` of worker ``w`` is over, or its process is dead: session gone, and not seen since. A process
 #: that dies closes its session at once, so its advisory lock says so long before its leases do; one that is only
 #: paused keeps the lock and is given its whole lease.

@@ -11,6 +11,9 @@ from sqlalchemy.engine import Connection
 from noetl_celery.engine.decision import Closing, Opening
 from noetl_celery.engine.state import StageState
 from noetl_celery.store.db import every, execute, json_value, one
+from noetl_celery.store.loaders import Limits
+from noetl_celery.store.results import Opener, brief, collection
+from noetl_celery.template.lazy import document
 
 
 def open_stages(connection: Connection, execution_id: int, openings: Iterable[Opening]) -> None:
@@ -49,13 +52,17 @@ def close_stages(connection: Connection, closings: Iterable[Closing]) -> None:
             stage=closing.stage_id,
             status=closing.status,
             # JSON null and "no result" are told apart: a step that returned nothing still has a result.
-            result=Json(closing.result),
-            tasks=json_value(closing.task_results),
+            result=Json(document(closing.result)),
+            tasks=json_value(_documents(closing.task_results)),
             error=json_value(closing.error),
             ok=closing.ok,
             failed=closing.failed,
             frames=closing.frames,
         )
+
+
+def _documents(task_results: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if task_results is None else {name: document(value) for name, value in task_results.items()}
 
 
 def count(connection: Connection, stages: Iterable[StageState]) -> None:
@@ -83,7 +90,7 @@ def load(connection: Connection, stage_id: int) -> Mapping[str, Any] | None:
         connection,
         """
         SELECT s.stage_id, s.execution_id, s.step_name, s.kind, s.settings, s.args, s.previous, s.status,
-               e.catalog_id, e.workload, e.ctx, e.status AS execution_status
+               e.catalog_id, e.workload, e.ctx, e.status AS execution_status, e.depth, e.parent_iter
         FROM noetl.stage s JOIN noetl.execution e USING (execution_id) WHERE s.stage_id = %(stage)s
         """,
         stage=stage_id,
@@ -103,13 +110,16 @@ def frame_ctx(connection: Connection, frame_id: int) -> list[Mapping[str, Any]]:
 class Results(Mapping[str, Any]):
     """Step name → result of its last closed visit, loaded when asked for and remembered.
 
-    ``connect`` gives the connection to read with at that moment.
+    What is kept elsewhere is lazy: it is read with ``opener`` (None: in this transaction, with it it ends).
     """
 
     column = "result"
 
-    def __init__(self, connection: Connection, execution_id: int, steps: Iterable[str]) -> None:
+    def __init__(
+        self, connection: Connection, execution_id: int, steps: Iterable[str], opener: Opener | None = None
+    ) -> None:
         self._connection, self._execution_id, self._steps = connection, execution_id, frozenset(steps)
+        self._opener = opener or Opener.within(connection, Limits())
         self._known: dict[str, tuple[bool, Any]] = {}
 
     def __getitem__(self, step: str) -> Any:
@@ -127,14 +137,17 @@ class Results(Mapping[str, Any]):
                 execution=self._execution_id,
                 step=step,
             )
-            self._known[step] = (row is not None, row["value"] if row else None)
+            self._known[step] = (row is not None, self._value(row["value"]) if row else None)
         found, value = self._known[step]
         if not found:
             raise KeyError(step)
         return value
 
+    def _value(self, stored: Any) -> Any:
+        return self._opener.open(stored)
+
     def load(self, steps: Iterable[str]) -> dict[str, Any]:
-        """The results of these steps as a plain dictionary, for use without the connection."""
+        """The results of these steps as a dictionary, for use without the connection (if the opener needs none)."""
         return {step: self[step] for step in steps if step in self}
 
     def __iter__(self) -> Iterator[str]:
@@ -156,15 +169,22 @@ class TaskResults(Results):
 
     column = "task_results"
 
+    def _value(self, stored: Any) -> Any:
+        return self._opener.open_each(stored)
+
 
 class TableFacts:
     """The engine's ``Facts``, answered in the transaction that holds the execution's lock."""
 
-    def __init__(self, connection: Connection, execution_id: int, steps: Iterable[str]) -> None:
+    def __init__(
+        self, connection: Connection, execution_id: int, steps: Iterable[str], limits: Limits | None = None
+    ) -> None:
         steps = frozenset(steps)
         self._connection = connection
-        self.results: Mapping[str, Any] = Results(connection, execution_id, steps)
-        self.task_results: Mapping[str, Mapping[str, Any]] = TaskResults(connection, execution_id, steps)
+        self._limits = limits or Limits()
+        self._opener = Opener.within(connection, self._limits)
+        self.results: Mapping[str, Any] = Results(connection, execution_id, steps, self._opener)
+        self.task_results: Mapping[str, Mapping[str, Any]] = TaskResults(connection, execution_id, steps, self._opener)
 
     def single(self, stage: StageState) -> Mapping[str, Any]:
         row = one(
@@ -179,7 +199,7 @@ class TableFacts:
         failed = row["status"] != "OK"
         error = row["error"] or ({"kind": "cancelled", "message": "the step was stopped"} if failed else {})
         meta = row["meta"] or {}
-        data = row["result"]
+        data = self._opener.open(row["result"])
         return {
             "status": "error" if failed else "ok",
             "data": data,
@@ -187,25 +207,16 @@ class TableFacts:
             "response": data,
             "error": error,
             **{part: meta.get(part, {}) for part in ("http", "pg", "py", "meta")},
-            "task_results": row["task_results"],
+            "task_results": row["task_results"] and self._opener.open_each(row["task_results"]),
         }
 
     def collection(self, stage: StageState) -> Mapping[str, Any]:
-        rows = every(
-            self._connection,
-            """
-            SELECT r.result, r.status FROM noetl.row r JOIN noetl.frame f USING (frame_id)
-            WHERE f.stage_id = %(stage)s ORDER BY f.frame_index, r.row_index
-            """,
-            stage=stage.stage_id,
-        )
-        results = [row["result"] for row in rows]
-        ok = sum(row["status"] == "OK" for row in rows)
-        failed = sum(row["status"] == "FAILED" for row in rows)
-        return {"results": results, "data": results, "count": len(results), "stats": {"ok": ok, "failed": failed}}
+        found = collection(self._connection, stage.stage_id, self._limits)
+        stats = {"ok": stage.ok, "failed": stage.failed}
+        return {"results": found, "data": found, "count": len(found), "stats": stats}
 
     def failures(self, stage: StageState, limit: int) -> Sequence[Mapping[str, Any]]:
-        return every(
+        rows = every(
             self._connection,
             """
             SELECT f.frame_index AS frame, r.row_index AS index, r.payload AS item, r.error
@@ -216,6 +227,18 @@ class TableFacts:
             stage=stage.stage_id,
             limit=limit,
         )
+        return [{**row, "item": brief(row["item"])} for row in rows]
+
+    def aggregates(self, stage: StageState, frame_id: int) -> Iterator[Mapping[str, Any]]:
+        rows = every(
+            self._connection,
+            """
+            SELECT aggregate FROM noetl.row
+            WHERE frame_id = %(frame)s AND status = 'OK' AND aggregate IS NOT NULL ORDER BY row_index
+            """,
+            frame=frame_id,
+        )
+        return (row["aggregate"] for row in rows)
 
     def ctx_writes(self, stage: StageState, frame_id: int) -> Sequence[Mapping[str, Any]]:
         return frame_ctx(self._connection, frame_id)

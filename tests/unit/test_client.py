@@ -15,7 +15,8 @@ from noetl_celery import client as module
 from noetl_celery.client import build_report
 from noetl_celery.errors import WaitTimeout
 from noetl_celery.settings import load
-from noetl_celery.submission import checked_workload, deep_merged, read_playbook
+from noetl_celery.playbook.workload import deep_merged
+from noetl_celery.submission import checked_workload, read_playbook
 
 NOWHERE = "postgresql://nobody:secret@127.0.0.1:1/x"
 PLAYBOOK = """\

@@ -18,6 +18,7 @@ class KnownFacts:
     """The engine's ``Facts``, from dictionaries by stage."""
 
     def __init__(self) -> None:
+        self.reduced: dict[int, list[Mapping[str, Any]]] = {}
         self.results: dict[str, Any] = {}
         self.task_results: dict[str, Mapping[str, Any]] = {}
         self.singles: dict[int, Mapping[str, Any]] = {}
@@ -35,6 +36,9 @@ class KnownFacts:
 
     def failures(self, stage: StageState, limit: int) -> Sequence[Mapping[str, Any]]:
         return self.failed.get(stage.stage_id, [])[:limit]
+
+    def aggregates(self, stage: StageState, frame_id: int) -> Sequence[Mapping[str, Any]]:
+        return self.reduced.get(frame_id, [])
 
     def ctx_writes(self, stage: StageState, frame_id: int) -> Sequence[Mapping[str, Any]]:
         return self.ctx.get(frame_id, [])

@@ -35,6 +35,7 @@ class Row:
     result: Any = None
     error: Mapping[str, Any] | None = None
     ctx: Mapping[str, Any] | None = None
+    aggregate: Mapping[str, Any] | None = None
     starts: int = 0
 
 
@@ -349,6 +350,9 @@ class TableFacts:
     def failures(self, stage: StageState, limit: int) -> Sequence[Mapping[str, Any]]:
         failed = [(frame, row) for frame, row in self._rows(stage) if row.status == "FAILED"]
         return [{"frame": f.index, "index": r.index, "item": r.payload, "error": r.error} for f, r in failed][:limit]
+
+    def aggregates(self, stage: StageState, frame_id: int) -> Sequence[Mapping[str, Any]]:
+        return [row.aggregate for row in self._tables.frames[frame_id].rows if row.aggregate]
 
     def ctx_writes(self, stage: StageState, frame_id: int) -> Sequence[Mapping[str, Any]]:
         return [row.ctx for row in self._tables.frames[frame_id].rows if row.ctx]

@@ -128,7 +128,7 @@ class World:
         """A note about a stage that is over, or a second beginning."""
         closed = [stage_id for stage_id, stage in self.tables.stages.items() if stage.status != "OPEN"]
         numbers = {"budget": 1, "frames": 1, "slots": 1, "ok": 1, "failed": 1, "claim": 0, "frame": 0, "error": {}}
-        types = ("claim.filled", "claim.empty", "claim.failed", "frame.done", "stage.timeout")
+        types = ("claim.filled", "claim.empty", "claim.failed", "frame.done", "stage.timeout", "stage.reclaim")
         if closed:
             stage_id = self.random.choice(closed)
             self.tables.tell(self.random.choice(types), {"stage": stage_id, "sole": True, **numbers})
@@ -226,8 +226,6 @@ class World:
                 payloads = json.loads(json.dumps(list(opening.items)))
                 frame = tables.create_frame(opening.stage_id, 0, payloads, opening.settings, fail_fast=fail_fast)
                 messages += self.send_lanes(frame)
-            if opening.timeout is not None:
-                tables.tell("stage.timeout", {"stage": opening.stage_id}, delay=int(opening.timeout))
         for closing in decision.closings:
             self.checks.closes(closing, decision)
             tables.stages[closing.stage_id].status, tables.stages[closing.stage_id].closing = closing.status, closing
@@ -236,6 +234,8 @@ class World:
             messages.append(("claim", spec.claim_id))
         for stage_id in decision.stops:
             tables.stop_stage(stage_id)
+        for timer in decision.timers:
+            tables.tell(timer.type, {"stage": timer.stage_id}, delay=int(timer.seconds))
         return messages
 
     def send_lanes(self, frame: Frame) -> list[Message]:

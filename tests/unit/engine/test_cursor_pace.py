@@ -8,6 +8,7 @@ import pytest
 from engine_cases import Told, collection, cursor, noop
 
 from noetl_celery.engine import LoopSettings
+from noetl_celery.engine.decision import Timer
 
 # -- claims ------------------------------------------------------------------------------------------------------------
 
@@ -164,7 +165,7 @@ def test_fail_fast_stops_other_frames_and_claims_no_more() -> None:
 def test_a_timeout_stops_the_stage_and_fails_it_when_nothing_runs() -> None:
     told = Told([noop("slow", spec={"timeout": 5})])
     (opening,) = told.last.openings
-    assert opening.timeout == 5
+    assert told.last.timers == [Timer("stage.timeout", opening.stage_id, 5)]
     told.tell("stage.timeout", stage=opening.stage_id)
     assert told.last.stops == [opening.stage_id]
     told.row("slow", error={"kind": "cancelled", "message": "stopped"})

@@ -1,0 +1,90 @@
+"""The source of a cursor stage: its driver with claim, credential and options, rendered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from noetl_celery.cursors.base import Cursor
+from noetl_celery.errors import TemplateError, ToolError
+from noetl_celery.playbook.plan import CursorPlan
+from noetl_celery.runtime.names import StageNames
+from noetl_celery.runtime.process import Process
+
+log = logging.getLogger(__name__)
+
+#: a dead letter statement is tried this often while its error is a passing one
+DEAD_LETTER_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a driver is asked with. ``auth`` is as rendered, ``credential`` what it stands for."""
+
+    driver: Cursor
+    claim: str
+    auth: Any
+    credential: Mapping[str, Any]
+    options: Mapping[str, Any]
+
+
+def source_of(process: Process, stage: StageNames, bindings: Mapping[str, Any]) -> Source:
+    """Renders the cursor of a stage. Raises ``TemplateError``, and ``ToolError`` for an unknown credential."""
+    cursor = cursor_of(stage)
+    names = stage.of_stage({**bindings, "keychain": stage.keychain(process, bindings)})
+    auth = cursor.auth.render(names) if cursor.auth is not None else None
+    credential = auth if isinstance(auth, Mapping) else {}
+    if auth and not isinstance(auth, Mapping):
+        credential = stage.keychain(process, bindings).credential(str(auth))
+    options = cursor.options.render(names) if cursor.options is not None else {}
+    given = options if isinstance(options, Mapping) else {}
+    return Source(
+        process.cursors.get(cursor.kind),
+        str(cursor.claim.render(names)),
+        auth,
+        credential,
+        {"lease_seconds": stage.settings.lease_seconds, **given},
+    )
+
+
+def cursor_of(stage: StageNames) -> CursorPlan:
+    """The cursor of a stage that has one."""
+    loop = stage.step.loop
+    assert loop is not None
+    assert loop.cursor is not None
+    return loop.cursor
+
+
+def acknowledge(source: Source, rows: Sequence[Any]) -> None:
+    """Tells the source which rows are done. Never raises: what it was not told it hands out again."""
+    flat = [row for payload in rows for row in (payload if isinstance(payload, list) else [payload])]
+    try:
+        source.driver.acknowledge(source.claim, source.options, source.credential, flat)
+    except ToolError as error:
+        log.warning("%s rows could not be acknowledged and will be handed out again: %s", len(flat), error)
+
+
+def dead_letter(process: Process, stage: StageNames, names: Mapping[str, Any]) -> str | None:
+    """Runs the cursor's dead letter statement for a row that failed for good; ``names`` has ``iter`` and ``error``.
+
+    Returns what went wrong, or None. At least once: a row that is run again after a crash comes here again.
+    """
+    statement = cursor_of(stage).dead_letter
+    if statement is None:
+        return None
+    try:
+        source = source_of(process, stage, {name: value for name, value in names.items() if name.startswith("__")})
+        text = str(statement.render(names))
+        for attempt in range(1, DEAD_LETTER_ATTEMPTS + 1):
+            try:
+                source.driver.dead_letter(text, source.options, source.credential, names["iter"], names["error"])
+                return None
+            except ToolError as error:
+                if not error.info.retryable or attempt == DEAD_LETTER_ATTEMPTS:
+                    raise
+    except (ToolError, TemplateError) as error:
+        log.error("step %s: the dead letter of a row was not written: %s", stage.step.name, error)
+        return str(error)
+    return None

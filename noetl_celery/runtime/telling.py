@@ -1,0 +1,104 @@
+"""Events that lanes write: retries, and the iterations of a loop over a collection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from noetl_celery.engine.decision import Event
+from noetl_celery.engine.pipeline import Wait
+from noetl_celery.playbook.plan import LoopPlan, TaskPlan
+from noetl_celery.store.frames import RowOutcome
+
+#: retries named one by one in the event that tells of many
+RETRIES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """A task of a row failed and is tried again; ``event`` is what it is told as."""
+
+    row: int
+    task: str
+    event: str
+    seconds: float
+    meta: dict[str, Any]
+    error: dict[str, Any]
+
+
+def retried(row: int, task: TaskPlan, wait: Wait) -> Retried:
+    """The note of one retry; its ``meta`` as tools that follow NoETL's events expect it."""
+    meta = {
+        "type": "on_error",
+        "attempt_number": wait.attempt,
+        "max_attempts": wait.attempts,
+        "backoff_seconds": round(wait.seconds, 3),
+        "scheduled_at": (datetime.now(UTC) + timedelta(seconds=wait.seconds)).isoformat(),
+    }
+    error = wait.error.as_dict() if wait.error is not None else {}
+    return Retried(row, task.name, "retry_scheduled" if task.older else "task.retry", wait.seconds, meta, error)
+
+
+def retry_events(notes: Sequence[Retried], step: str, stage_id: int, *, together: bool) -> list[Event]:
+    """One event per retry; ``together``: one per task, that counts them and names the first."""
+    if not together:
+        return [
+            Event(
+                note.event,
+                "RUNNING",
+                step,
+                stage_id,
+                result={"row": note.row, "task": note.task, "error": note.error},
+                meta={"retry": note.meta, "error": {"message": note.error.get("message")}},
+                parent="step.enter",
+            )
+            for note in notes
+        ]
+    key = attrgetter("event", "task")
+    told = []
+    for (event, task), group in groupby(sorted(notes, key=key), key):
+        same = list(group)
+        first = [
+            {"row": note.row, "attempt": note.meta["attempt_number"], "seconds": note.seconds, "error": note.error}
+            for note in same[:RETRIES_SHOWN]
+        ]
+        result = {"task": task, "count": len(same), "rows": first}
+        told.append(Event(event, "RUNNING", step, stage_id, result=result, meta={"retry": same[0].meta}))
+    return told
+
+
+def sequence_event(step: str, stage_id: int, task: str, calls: int, data: Any) -> Event:
+    """The calls of an older ``retry`` on success have come to their end."""
+    result = {"task": task, "total_attempts": calls, "aggregated_result": data}
+    meta = {"retry": {"type": "on_success", "attempt_number": calls, "continuation": "pagination"}}
+    return Event("retry_sequence_completed", "COMPLETED", step, stage_id, result=result, meta=meta, parent="step.enter")
+
+
+def iteration_events(
+    outcomes: Iterable[RowOutcome], step: str, stage_id: int, execution_id: int, loop: LoopPlan, total: int
+) -> list[Event]:
+    """``iteration_completed`` of each row of a collection."""
+    return [
+        Event(
+            "iteration_completed",
+            "COMPLETED" if outcome.ok else "FAILED",
+            step,
+            stage_id,
+            result={"iteration_index": outcome.index, "status": "success" if outcome.ok else "failed"},
+            meta={
+                "iterator": {
+                    "parent_execution_id": str(execution_id),
+                    "iteration_index": outcome.index,
+                    "total_iterations": total,
+                    "iterator_name": loop.iterator,
+                    "mode": loop.mode,
+                }
+            },
+            parent="iterator_started",
+        )
+        for outcome in outcomes
+    ]
