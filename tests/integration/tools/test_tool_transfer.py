@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
-from typing import Any
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
 import psycopg
 import pytest
@@ -405,3 +408,90 @@ def test_the_time_limit_ends_it(transfer: Transfer, goods: Connection) -> None:
     assert outcome.error is not None
     assert outcome.error.kind == "timeout"
     assert json.dumps(stored(goods)) == "[]"
+
+
+# -- from HTTP ---------------------------------------------------------------------------------------------------------
+
+
+class _Api(BaseHTTPRequestHandler):
+    """Answers with what the path names."""
+
+    answers: ClassVar[dict[str, Any]] = {
+        "/list": [{"id": 1, "userName": "a"}, {"id": 2, "userName": "b"}],
+        "/data": {"data": [{"id": 3}], "total": 1},
+        "/deep": {"page": {"goods": [{"id": 4}]}, "data": []},
+        "/one": {"id": 5},
+        "/text": "no rows here",
+    }
+
+    def do_GET(self) -> None:
+        answer = self.answers.get(self.path)
+        self.send_response(200 if answer is not None else 503)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *args: Any) -> None:
+        """Quiet."""
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Api) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("path", "config", "expected"),
+    [
+        ("/list", {}, [1, 2]),
+        ("/data", {}, [3]),
+        ("/deep", {"path": "page.goods"}, [4]),
+        ("/deep", {"data_path": "body.page.goods"}, [4]),
+        ("/deep", {"path": "page.goods.0"}, [4]),
+        ("/one", {}, [5]),
+    ],
+)
+def test_rows_of_a_response(
+    transfer: Transfer, goods: Connection, api: str, path: str, config: dict[str, Any], expected: list[int]
+) -> None:
+    mapping = {"id": "id", "name": "userName"}
+    ok(transfer({"type": "http", "url": api + path, "method": "GET", **config}, target={"mapping": mapping}))
+    assert [row[0] for row in stored(goods)] == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "config", "kind", "words"),
+    [
+        ("/text", {}, "data", "has to give mappings"),
+        ("/one", {"path": "goods"}, "data", "nothing at the path `goods`"),
+        ("/gone", {}, "server_error", "answered 503"),
+    ],
+)
+def test_responses_without_rows(
+    transfer: Transfer, goods: Connection, api: str, path: str, config: dict[str, Any], kind: str, words: str
+) -> None:
+    outcome = transfer({"kind": "http", "url": api + path, **config})
+    assert outcome.error is not None
+    assert outcome.error.kind == kind
+    assert words in outcome.error.message
+
+
+# -- without end -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("auth", ["pg_local", "other"])
+def test_memory_does_not_grow_with_the_rows(transfer: Transfer, goods: Connection, auth: str) -> None:
+    """Measured where Python keeps its objects: 60,000 rows at once would take some 50 MB there."""
+    query = "SELECT n AS id, repeat('x', 500) AS name FROM generate_series(1, 60000) AS n"
+    ok(transfer({"kind": "postgres", "auth": auth, "query": f"{query} LIMIT 10"}))
+    tracemalloc.start()
+    try:
+        assert ok(transfer({"kind": "postgres", "auth": auth, "query": query}, mode="replace"))["rows"] == 60000
+        assert tracemalloc.get_traced_memory()[1] < 12 * 2**20
+    finally:
+        tracemalloc.stop()
