@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: sinks that only wrote an event: every result is on record anyway
 _EVENTS = frozenset({"event", "events", "event_log", "log"})
 _STATEMENTS = ("statement", "statements", "command", "commands", "query", "sql", "script")
-_TARGET = ("auth", "credential", "table", "mode", "key", "database", "schema")
+_TARGET = ("auth", "credential", "table", "mode", "key", "keys", "mapping", "database")
 _ROWS = ("args", "data", "input")
 
 

@@ -42,7 +42,7 @@ def in_lines(text: str, source: YamlMap, steps: Mapping[tuple[str, int], YamlMap
         if not lines[start].lstrip().startswith("-") or lines[start][:dash].strip():
             return None
         stop = _stop(lines, start, dash)
-        alone = "\n" * start + "".join(lines[start:stop])
+        alone = "\n" * start + "".join(lines[start:stop]).replace("\r\n", "\n")
         try:
             root = _yaml().load(alone)
             written = _Builder(root, source).written(step, dash)

@@ -72,11 +72,12 @@ class _Workbook:
                 hint="put it into `tool`",
             )
         step.put("step", name, entry.mark_of("name"))
-        tasks = normalise(step).get("tool")
+        canonical = normalise(step)
+        tasks = canonical.get("tool")
         if not isinstance(tasks, YamlList) or len(tasks) != 1 or not isinstance(tasks[0], YamlMap):
             self._problem(f"workbook task `{name}` needs one `tool: {{kind: …}}`", entry.mark, "missing-key")
             return None
-        return _over(tasks[0], step.get("input"), under=True)
+        return _over(tasks[0], canonical.get("input"), under=True)
 
     def step(self, step: Any) -> Any:
         tools = step.get("tool") if isinstance(step, YamlMap) else None
