@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from noetl_celery.playbook import model
+from noetl_celery.playbook.outputs import result_plan
 from noetl_celery.playbook.plan import (
     SAMPLE,
     AdmitRule,
@@ -75,6 +76,7 @@ class StepCompiler(TaskCompiler):
             line=mark.line if mark is not None else None,
             row_names=_names(self.row_values),
             route_names=_names(self.route_values),
+            output=result_plan(self, self._written(()), ()),
         )
 
     def _admit(self, rules: model.AdmitRules) -> tuple[AdmitRule, ...]:

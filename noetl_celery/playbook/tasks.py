@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from noetl_celery.playbook import model
+from noetl_celery.playbook.outputs import result_plan
 from noetl_celery.playbook.plan import Assignments, CallPlan, Rule, TaskPlan
 from noetl_celery.playbook.problems import Path, Reporter, suggestion
 from noetl_celery.playbook.source import Mark, place_of, plain
@@ -100,6 +101,7 @@ class TaskCompiler(ValueCompiler):
             rules=rules,
             set=self._assignments(task.set, (*where, "set"), place),
             line=mark.line if mark is not None else None,
+            output=result_plan(self, written, where),
             call=call,
             older=task.older,
         )

@@ -232,7 +232,7 @@ row = sa.Table(
 result = sa.Table(
     "result",
     metadata,
-    #: a result too large to stand in its row; what stands there is a reference (``store/references.py``)
+    #: a result too large to stand in its row; what stands there is a reference (``store/results.py``)
     _id("result_id"),
     _big("execution_id"),
     _json("body", nullable=False),
