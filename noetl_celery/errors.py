@@ -9,7 +9,7 @@ or its expected state is gone). ``code`` is stable and safe to match on; message
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -164,6 +164,11 @@ def _tool_error(kind: type[ToolError], info: ErrorInfo, extra: Mapping[str, Any]
     return kind(info, extra=extra)
 
 
+#: problems of one playbook that are told
+MAX_PROBLEMS = 200
+_MAX_TEXT = 800
+
+
 class InternalConflict(Exception):
     """A guarded write matched nothing: somebody else owns the work now. The transaction is undone, nobody is told."""
 
@@ -174,12 +179,24 @@ class LeaseLost(InternalConflict):
 
 @dataclass(slots=True)
 class Problems:
-    """Collects problems so that all of them are reported in one go."""
+    """Collects problems so that all of them are reported in one go, up to :data:`MAX_PROBLEMS`."""
 
     found: list[Problem] = field(default_factory=list)
 
     def add(self, problem: Problem) -> None:
-        self.found.append(problem)
+        """Keeps a problem, and of very long texts in it their beginning.
+
+        Raises :class:`PlaybookInvalid` for the error after the last one that is kept: the file is something else, or
+        one mistake has many consequences. Warnings beyond are dropped.
+        """
+        if len(self.found) < MAX_PROBLEMS:
+            texts = {"message": problem.message, "hint": problem.hint, "step": problem.step}
+            long = {key: f"{text[:_MAX_TEXT]}…" for key, text in texts.items() if text and len(text) > _MAX_TEXT}
+            self.found.append(replace(problem, **long) if long else problem)  # type: ignore[arg-type]
+        elif not problem.warning:
+            more = f"there are more problems than the {MAX_PROBLEMS} above"
+            self.found.append(replace(problem, message=more, hint="correct those first"))
+            self.raise_errors()
 
     @property
     def errors(self) -> list[Problem]:

@@ -37,11 +37,13 @@ class Compiled:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-def compile_playbook(text: str | bytes, *, file: str, tools: ToolCatalog, cursors: CursorCatalog) -> Compiled:
+def compile_playbook(
+    text: str | bytes, *, file: str, tools: ToolCatalog, cursors: CursorCatalog, warn: bool = True
+) -> Compiled:
     """Validates a playbook and compiles it.
 
-    ``file`` is how problems call it. Raises :class:`~noetl_celery.errors.PlaybookInvalid` with all its problems,
-    sorted by line.
+    ``file`` is how problems call it. Without ``warn`` nobody looks for what is valid and likely wrong. Raises
+    :class:`~noetl_celery.errors.PlaybookInvalid` with all its problems, sorted by line.
     """
     problems = Problems()
     source = read(text, file=file, problems=problems)
@@ -53,7 +55,8 @@ def compile_playbook(text: str | bytes, *, file: str, tools: ToolCatalog, cursor
     plan = compiler.plan()
     problems.raise_errors()
     assert plan is not None, "no plan without a problem"
-    lint.check(plan, report, tools)
+    if warn:
+        lint.check(plan, report, tools)
     warnings = sorted(problems.warnings, key=lambda problem: (problem.line or 0, problem.column or 0))
     return Compiled(plan, tuple(warnings), plain(document["metadata"]))
 
@@ -122,6 +125,7 @@ class _Compiler:
         if not workflow:
             self._report.error("`workflow` has no step", ("workflow",), code="missing-key")
         names = self._step_names(workflow)
+        known = [name for name in names if name]
         plans: dict[str, StepPlan] = {}
         refs: set[str] = set()
         for index, data in enumerate(workflow):
@@ -133,7 +137,7 @@ class _Compiler:
             step = self._validated(model.Step, data, path, name)
             if isinstance(step, model.Step):
                 compiler = StepCompiler(step, path, self._report, self._tools, self._cursors)
-                plans.setdefault(step.step, compiler.plan([known for known in names if known]))
+                plans.setdefault(step.step, compiler.plan(known))
                 for value in (*compiler.row_values, *compiler.route_values):
                     refs |= value.result_refs
         return plans, frozenset(refs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 Arcs = Mapping[str, Sequence[str]]
 
@@ -37,7 +37,31 @@ def _search(arcs: Arcs, root: str, done: set[str], found: set[tuple[str, str]]) 
 
 def forward(arcs: Arcs, without: frozenset[tuple[str, str]]) -> dict[str, frozenset[str]]:
     """For each step, every step reached from it by arcs that are not in ``without`` (which leaves no cycle)."""
-    return {step: reached(_pruned(arcs, without), step) - {step} for step in arcs}
+    acyclic = _pruned(arcs, without)
+    found: dict[str, frozenset[str]] = {}
+    for step in _last_first(acyclic):
+        targets = [target for target in acyclic[step] if target in acyclic]
+        found[step] = frozenset(targets).union(*(found[target] for target in targets))
+    return {step: found[step] for step in arcs}
+
+
+def _last_first(acyclic: Arcs) -> Iterator[str]:
+    """Every step after all those that it leads to."""
+    seen: set[str] = set()
+    for root in acyclic:
+        if root in seen:
+            continue
+        seen.add(root)
+        stack = [(root, iter(acyclic[root]))]
+        while stack:
+            step, targets = stack[-1]
+            target = next(targets, None)
+            if target is None:
+                stack.pop()
+                yield step
+            elif target in acyclic and target not in seen:
+                seen.add(target)
+                stack.append((target, iter(acyclic[target])))
 
 
 def reached(arcs: Arcs, start: str) -> frozenset[str]:

@@ -12,6 +12,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _STEP_NAME = re.compile(r"[\w./-]+\Z")
+#: no count, size or time in seconds needs more, and every float can hold it
+_MAX_NUMBER = 1e15
 _NUMBER = re.compile(r"[-+]?[0-9]+(\.[0-9]+)?\Z")
 
 
@@ -21,7 +23,9 @@ def _number(value: Any) -> Any:
     if isinstance(value, str) and "{" not in value:
         if not _NUMBER.match(value.strip()):
             raise ValueError(f"a number, or a template for one, is expected, not {value!r}")
-        return float(value) if "." in value else int(value)
+        value = float(value) if "." in value else int(value)
+    if isinstance(value, int | float) and not abs(value) < _MAX_NUMBER:
+        raise ValueError(f"must be less than {_MAX_NUMBER:g}")
     return value
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _RULE_KEYS = frozenset({"when", "then", "else"})
 #: kinds whose `args` are those of a command
-_OWN_ARGS = frozenset({"container"})
+_OWN_ARGS = ("container",)
 
 
 class Normaliser:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 Path = tuple[str | int, ...]
 
+#: what is compared with a misspelt name: names about as long as it, and not without end
+_UNLIKE, _CANDIDATES, _LONGEST = 8, 300, 100
+_SHOWN = 80
+
 _NEEDED_FOR = {
     "step": "every step has a name: `step: …`",
     "metadata": "write `metadata: {name: …}`",
@@ -59,7 +63,7 @@ class Reporter:
         mark = place_of(self.document, (*path, *error.path))
         line = None if mark is None else mark.text_line + error.line
         line, column = self._find(error.expression, line, None if mark is None else mark.column)
-        message = f"{what}: the template `{error.expression}` does not parse: {error.message}"
+        message = f"{what}: the template `{_cut(error.expression)}` does not parse: {error.message}"
         self.problems.add(Problem(message, self.file, line, column, step, code="template-syntax"))
 
     def invalid(self, error: ValidationError, model: type[BaseModel], path: Path, *, step: str | None) -> None:
@@ -100,7 +104,6 @@ class Reporter:
                 return number, found + 1
         return line, column
 
-
     def _find_word(self, word: str, line: int, column: int) -> tuple[int, int]:
         """The same for one word, which stands within braces if there are any on its line."""
         wanted = re.compile(rf"(?<![\w.]){re.escape(word)}(?!\w)|\b{re.escape(word)}\b")
@@ -114,8 +117,14 @@ class Reporter:
 
 def suggestion(name: str, known: Iterable[str]) -> str | None:
     """``did you mean `x`?``, or None."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    alike = [other for other in known if abs(len(other) - len(name)) <= _UNLIKE][:_CANDIDATES]
+    near = difflib.get_close_matches(name, alike, n=1, cutoff=0.6) if len(name) <= _LONGEST else []
     return f"did you mean `{near[0]}`?" if near else None
+
+
+def _cut(text: str) -> str:
+    """As much of the author's text as a message needs."""
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def _code_of(found: Any) -> str:
@@ -135,7 +144,7 @@ def _in_words(found: Any, model: type[BaseModel], location: Path) -> tuple[str, 
         return f"`{key}` is missing", hint
     if kind == "literal_error":
         allowed = found["ctx"]["expected"]
-        return f"`{key}` must be {allowed}, not {value!r}", _near_literal(value, allowed)
+        return f"`{key}` must be {allowed}, not {_cut(repr(value))}", _near_literal(value, allowed)
     if kind == "value_error":
         said = str(found["ctx"]["error"])
         return f"`{key}` {said}" if said.startswith("must ") else f"`{key}`: {said}", None

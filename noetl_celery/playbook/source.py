@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
 _LOADER: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_MAX_NODES = 500_000
+_MAX_NODES = 100_000
 _MAX_DEPTH = 100
+_MAX_DIGITS = 1000
 _TAG = "tag:yaml.org,2002:"
 _TEXT_TAGS = frozenset({f"{_TAG}{name}" for name in ("str", "timestamp", "binary", "value")})
 _AMBIGUOUS = frozenset({"yes", "no", "on", "off"})
@@ -299,8 +300,8 @@ def _mark(node: Any, value: Any = None) -> Mark:
 
 
 def _integer(text: str) -> int | str:
-    """YAML 1.1's integers, without base 60: ``12:30`` is text."""
-    if not _INTEGER.match(text):
+    """YAML 1.1's integers, without base 60: ``12:30`` is text, and so is what has more digits than any number needs."""
+    if not _INTEGER.match(text) or len(text) > _MAX_DIGITS:
         return text
     digits = text.replace("_", "").lower()
     sign, body = (-1, digits[1:]) if digits[0] == "-" else (1, digits.lstrip("+"))

@@ -62,7 +62,7 @@ class Plans:
         if entry is None:
             raise NoetlError(f"the catalog has no entry {catalog_id}; was it deleted while an execution used it?")
         file = entry["file"] or entry["path"]
-        plan = compile_playbook(entry["content"], file=file, tools=self._tools, cursors=self._cursors).plan
+        plan = compile_playbook(entry["content"], file=file, tools=self._tools, cursors=self._cursors, warn=False).plan
         with self._lock:
             self._plans[catalog_id] = plan
             while len(self._plans) > PLANS_KEPT:
@@ -80,7 +80,9 @@ class Process:
         self.cursors = CursorRegistry()
         self.plans = Plans(self.tools, self.cursors)
         pg.set_default_settings(pg.PoolSettings(max_size=settings.tool_pool_size))
-        set_limits(Limits(settings.result_max_bytes, settings.script_folders, settings.scripts_anywhere))
+        set_limits(
+            Limits(settings.result_max_bytes, settings.script_folders, settings.scripts_anywhere, settings.duckdb_dir)
+        )
         self.worker_id = new_id()
         self.pulse = Pulse(self.db, self.worker_id, settings.heartbeat_seconds)
         self._credentials: dict[str, tuple[float, dict[str, Any]]] = {}

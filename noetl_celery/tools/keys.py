@@ -78,7 +78,7 @@ def seconds(value: Any, key: str) -> float | None:
         return None
     try:
         number = float(value) if not isinstance(value, bool) else -1.0
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = -1.0
     if not 0 < number < float("inf"):
         raise bad_config(f"`{key}` has to be a number of seconds above 0, not {value!r}")

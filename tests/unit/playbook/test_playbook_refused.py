@@ -87,6 +87,10 @@ def test_steps(workflow: str, said: list[str]) -> None:
         ),
         ("{in: [1], iterator: i, spec: {max_in_flight: 0}}", ["`max_in_flight` must be at least 1, not 0"]),
         ("{in: [1], iterator: i, spec: {max_in_flight: lots}}", ["is expected, not 'lots'"]),
+        (
+            "{in: [1], iterator: i, spec: {max_in_flight: 9000000000000000}}",
+            ["`max_in_flight` must be less than 1e+15"],
+        ),
         ("{in: [1], iterator: i, spec: {frame: {max_rows: true}}}", ["`max_rows`: a number, or a template for one"]),
         ("{in: [1], iterator: i, spec: {frame: {max_row: 1}}}", ["unknown key `max_row` in `frame` (did"]),
         ("{in: [1], iterator: i, spec: {frame: {process: rows}}}", ["`process` must be 'row' or 'frame'"]),
