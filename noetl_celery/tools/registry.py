@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from noetl_celery.errors import InputError
 from noetl_celery.tools.base import Tool
 from noetl_celery.tools.plugins import Plugins
 
@@ -56,8 +57,11 @@ class ToolRegistry:
         return self._plugins.checked(kind, lambda: self.get(kind).check(config))
 
     def raw_keys(self, kind: str) -> frozenset[str]:
-        """The keys of this kind that are never rendered. Raises ``InputError`` for an unknown kind."""
-        return self.get(kind).raw_keys
+        """The keys of this kind that are never rendered; none if it cannot be had, of which :meth:`check` complains."""
+        try:
+            return self.get(kind).raw_keys
+        except InputError:
+            return frozenset()
 
     def close(self) -> None:
         """Closes every tool that was used; may be called twice, and the tools may be used again after it."""

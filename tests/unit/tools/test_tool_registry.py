@@ -67,6 +67,9 @@ def test_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert registry.kinds() == sorted([*BUILT_IN, "broken", "mine", "odd"])
     assert registry.check("mine", {}) == [("a", "wrong")]
     assert registry.raw_keys("mine") == {"raw"}
+    assert registry.raw_keys("broken") == frozenset()
+    [(key, message)] = registry.check("broken", {})
+    assert (key, "cannot be loaded" in message) == ("kind", True)
     with pytest.raises(InputError, match="`broken` cannot be loaded: ModuleNotFoundError"):
         registry.get("broken")
     with pytest.raises(InputError, match="`odd` is not a tool: dict"):
