@@ -53,6 +53,9 @@ class Settings(BaseSettings):
         ".", description=f"folders that relative paths of scripts are looked up in, separated by {os.pathsep!r}"
     )
     scripts_anywhere: bool = Field(False, description="whether paths of scripts may lead out of those folders")
+    duckdb_dir: Path | None = Field(
+        None, description="folder of the duckdb files that executions have of their own (default: a temporary one)"
+    )
 
     # Connections
     pool_size: int = Field(8, ge=2, description="database connections per process to the schema `noetl`")
@@ -104,13 +107,17 @@ class Settings(BaseSettings):
         1_000, ge=0, description="items up to which a loop over a collection writes an event for each"
     )
     result_inline_bytes: int = Field(
-        65_536, ge=0, description="results up to this many bytes of JSON stand in their row, larger ones are referred to"
+        65_536,
+        ge=0,
+        description="results up to this many bytes of JSON stand in their row, larger ones are referred to",
     )
     result_page_bytes: int = Field(
         1_048_576, ge=1, description="bytes of JSON that are read at once of a large result that is iterated over"
     )
     result_max_bytes: int = Field(
-        16_777_216, ge=1, description="the largest result that a row may have, and the most of one that is loaded at once"
+        16_777_216,
+        ge=1,
+        description="the largest result that a row may have, and the most of one that is loaded at once",
     )
 
     # Worker processes

@@ -18,6 +18,7 @@ import duckdb
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.tools import duckdb_errors
 from noetl_celery.tools.keys import bad_config, is_blank
+from noetl_celery.tools.limits import limits
 
 MEMORY = ":memory:"
 #: how long a task waits for a file that another process has open
@@ -27,21 +28,17 @@ KEEP_SECONDS = 7 * 86_400
 _OWN_FILE = re.compile(r"\d+\.duckdb(?:\.wal)?")
 _INTERRUPT_SECONDS = 0.05
 
-_folder: Path | None = None
-
-
-def set_folder(path: Path | None) -> None:
-    """Where executions have their own files in this process (None: in the system's folder for temporary files)."""
-    global _folder
-    _folder = path
-
 
 def folder() -> Path:
-    """That folder, made if needed. Raises ``ToolError`` if it cannot be made, or the default one is somebody else's."""
-    path = _folder or Path(tempfile.gettempdir()) / f"noetl-duckdb-{os.getuid()}"
+    """Where executions have their own files, made if needed.
+
+    Raises ``ToolError`` if it cannot be made, or if the default one is somebody else's.
+    """
+    chosen = limits().duckdb_dir
+    path = chosen or Path(tempfile.gettempdir()) / f"noetl-duckdb-{os.getuid()}"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        foreign = _folder is None and path.lstat().st_uid != os.getuid()
+        foreign = chosen is None and path.lstat().st_uid != os.getuid()
     except OSError as error:
         raise bad_config(f"the folder {path} for duckdb files cannot be made: {error.strerror}") from None
     if foreign:

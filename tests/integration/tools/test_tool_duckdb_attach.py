@@ -15,6 +15,7 @@ from noetl_celery.outcome import Outcome
 from noetl_celery.tools import duckdb_extensions, duckdb_files
 from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.duckdb import DuckdbTool
+from noetl_celery.tools.limits import Limits, limits, set_limits
 from noetl_celery.tools.outcome import run_tool
 from noetl_celery.tools.transfer import TransferTool
 
@@ -30,7 +31,8 @@ AUTH = {"pg_db": {"source": "credential", "tool": "postgres", "key": "pg_local"}
 @pytest.fixture
 def run(credential: dict[str, Any], tmp_path: Path) -> Iterator[Run]:
     """Runs a task of kind duckdb, or of kind transfer if it has a source."""
-    duckdb_files.set_folder(tmp_path)
+    before = limits()
+    set_limits(Limits(duckdb_dir=tmp_path))
 
     def call(query: str | None = None, *, password: str | None = None, **config: Any) -> Outcome:
         fields = credential if password is None else {**credential, "db_password": password, "db_host": "127.0.0.1"}
@@ -40,7 +42,7 @@ def run(credential: dict[str, Any], tmp_path: Path) -> Iterator[Run]:
         return run_tool(tool, ToolCall(whole, {}, {"pg_local": fields}.__getitem__, print, {"execution_id": "7"}))
 
     yield call
-    duckdb_files.set_folder(None)
+    set_limits(before)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from noetl_celery.outcome import Outcome
 from noetl_celery.tools import duckdb_attach, duckdb_errors, duckdb_extensions, duckdb_files, duckdb_script
 from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.duckdb import DuckdbTool
+from noetl_celery.tools.limits import Limits, limits, set_limits
 from noetl_celery.tools.outcome import run_tool
 
 Run = Callable[..., Outcome]
@@ -30,9 +31,10 @@ HOLDER = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flu
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path) -> Iterator[None]:
-    duckdb_files.set_folder(tmp_path / "own")
+    before = limits()
+    set_limits(Limits(duckdb_dir=tmp_path / "own"))
     yield
-    duckdb_files.set_folder(None)
+    set_limits(before)
 
 
 def run(query: Any = None, *, execution: str = "7", deadline: float | None = None, **config: Any) -> Outcome:

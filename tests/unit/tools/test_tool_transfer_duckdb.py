@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from noetl_celery.outcome import Outcome
-from noetl_celery.tools import duckdb_files
 from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.duckdb import DuckdbTool
+from noetl_celery.tools.limits import Limits, limits, set_limits
 from noetl_celery.tools.outcome import run_tool
 from noetl_celery.tools.transfer import TransferTool
 
@@ -26,10 +26,11 @@ GOODS = """
 
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path) -> Iterator[None]:
-    duckdb_files.set_folder(tmp_path)
+    before = limits()
+    set_limits(Limits(duckdb_dir=tmp_path))
     sql(GOODS)
     yield
-    duckdb_files.set_folder(None)
+    set_limits(before)
 
 
 def called(tool: Any, config: dict[str, Any]) -> Outcome:
