@@ -15,12 +15,12 @@ from noetl_celery.engine.aggregate import finished, fold
 from noetl_celery.engine.assign import assign, merge_paths, storable
 from noetl_celery.engine.decision import Closing, Decision, Event, Opening, Timer
 from noetl_celery.engine.facts import Facts
-from noetl_celery.engine.loops import due_claims, loop_settings, seconds
+from noetl_celery.engine.loops import due_claims, due_slice, loop_settings, seconds
 from noetl_celery.engine.routing import matching_arcs, released, shared_lineage
 from noetl_celery.engine.state import FINAL, ExecutionState, Signal, StageState, Waiting
 from noetl_celery.errors import TemplateError
 from noetl_celery.playbook.plan import Arc, Plan, StepPlan
-from noetl_celery.template import scope
+from noetl_celery.template import LazySequence, reference, scope
 
 #: steps entered by one call: so many without any work between them only in a circle of routers that has no end
 OPENINGS_PER_TURN = 1_000
@@ -59,7 +59,7 @@ class _Turn:
             case "start":
                 if state.status == "PENDING":
                     state.status = "PAUSED" if state.paused else "RUNNING"
-                    self.event("playbook.started", "RUNNING")
+                    self.event("playbook.started", "RUNNING", context={"workload": state.workload})
                     state.waiting.append(Waiting(self.plan.entry, ()))
             case "cancel" if not state.cancelling:
                 state.cancelling, state.status = True, "CANCELLING"
@@ -147,6 +147,8 @@ class _Turn:
         if not self.state.paused:
             for stage in self.state.stages.values():
                 self.decision.claims += due_claims(stage, self.new_id)
+                due = due_slice(stage)
+                self.decision.slices += [due] if due else []
         self.end()
 
     def close_finished(self) -> bool:
@@ -210,7 +212,9 @@ class _Turn:
             timeout = seconds(step.timeout, names, "the step's timeout")
         except TemplateError as error:
             stage.error, stage.stopping, items = _error(error), True, []
-        if kind != "cursor" and items:
+        if isinstance(items, LazySequence):
+            stage.source, stage.total = dict(reference(items) or {}), len(items)
+        elif kind != "cursor" and items:
             stage.open_frames = stage.frames = stage.slots = 1
         if timeout is not None:
             self.decision.timers.append(Timer("stage.timeout", stage.stage_id, timeout))
@@ -228,10 +232,18 @@ class _Turn:
                 stage.settings,
                 previous,
                 args or None,
-                items,
+                None if isinstance(items, LazySequence) else items,
             )
         )
         self.event("step.enter", "RUNNING", stage)
+        if kind == "collection" and stage.error is None:
+            self.iterator_started(stage, step, items or ())
+
+    def iterator_started(self, stage: StageState, step: StepPlan, items: Sequence[Any]) -> None:
+        iterator = {**_iterator(step), "total_count": len(items), "collection_size": len(items)}
+        tools = [{"name": task.name, "tool": task.kind} for task in step.tasks]
+        context = {**iterator, "nested_task": tools[0] if len(tools) == 1 else tools}
+        self.event("iterator_started", "RUNNING", stage, context=context, meta={"iterator": iterator})
 
     def admitted(self, step: StepPlan, names: Mapping[str, Any]) -> bool:
         """The first admission rule that holds decides; none holds: admitted."""
@@ -245,9 +257,11 @@ class _Turn:
             return [{}] if step.tasks else []
         if step.loop.items is None:
             return None
-        items = step.loop.items.render(names)
+        items = step.loop.items.lazy(names)
+        if isinstance(items, LazySequence):
+            return items
         if not isinstance(items, list | tuple):
-            raise TemplateError(f"loop.in must be a list, not {type(items).__name__}")
+            raise TemplateError(f"loop.in must be a list, not {_type_name(items)}")
         return list(storable(items, "`loop.in`"))
 
     def close(self, stage: StageState) -> None:
@@ -290,14 +304,21 @@ class _Turn:
                 stage.frames,
             )
         )
-        self.terminal_event(stage, step, failed, error)
+        self.terminal_event(stage, step, failed, error, envelope["data"])
 
-    def terminal_event(self, stage: StageState, step: StepPlan, failed: bool, error: Mapping[str, Any]) -> None:
+    def terminal_event(
+        self, stage: StageState, step: StepPlan, failed: bool, error: Mapping[str, Any], data: Any
+    ) -> None:
         status = "FAILED" if failed else "COMPLETED"
         name = "step.failed" if failed else "loop.done" if step.loop else "step.done"
         counts = {"ok": stage.ok, "failed": stage.failed, "frames": stage.frames} if step.loop else None
-        self.event(name, status, stage, result={"error": error} if failed else counts)
-        self.event("step.exit", status, stage)
+        if stage.kind == "collection":
+            result = {"total_iterations": stage.ok + stage.failed, "successful": stage.ok, "failed": stage.failed}
+            meta = {"iterator": {**_iterator(step), **result}}
+            self.event("iterator_completed", status, stage, result=result, meta=meta, parent="iterator_started")
+        self.event(name, status, stage, result={"error": error} if failed else counts, parent="step.enter")
+        summary = {"has_data": data is not None, "status": status.lower(), "data_type": _type_name(data)}
+        self.event("step.exit", status, stage, context={"_step_results": {step.name: summary}}, parent="step.enter")
 
     def envelope(self, stage: StageState, step: StepPlan) -> Mapping[str, Any]:
         """What ``output`` means in the step's ``set`` and arcs."""
@@ -373,9 +394,32 @@ class _Turn:
             extra=more,
         )
 
-    def event(self, type_: str, status: str | None, stage: StageState | None = None, result: Any = None) -> None:
-        node, stage_id = (stage.step, stage.stage_id) if stage else (None, None)
-        self.decision.events.append(Event(type_, status, node, stage_id, result))
+    def event(self, type_: str, status: str | None, stage: StageState | None = None, **parts: Any) -> None:
+        if stage is None:
+            told = Event(type_, status, node_type="playbook", **parts)
+        else:
+            kind = _node_type(self.plan.steps[stage.step])
+            told = Event(type_, status, stage.step, stage.stage_id, node_type=kind, **parts)
+        self.decision.events.append(told)
+
+
+def _node_type(step: StepPlan) -> str:
+    if step.loop is not None:
+        return "loop"
+    return step.tasks[0].kind if len(step.tasks) == 1 else "pipeline" if step.tasks else "router"
+
+
+def _iterator(step: StepPlan) -> dict[str, Any]:
+    return {"iterator_name": step.loop.iterator, "mode": step.loop.mode} if step.loop else {}
+
+
+def _type_name(data: Any) -> str:
+    """The type of a result as NoETL's summaries call it."""
+    if isinstance(data, Mapping):
+        return "dict"
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return "list"
+    return type(data).__name__
 
 
 def _arguments(arc: Arc, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -387,7 +431,8 @@ def _arguments(arc: Arc, names: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finished(stage: StageState) -> bool:
-    return stage.idle and (stage.kind != "cursor" or stage.drained or stage.stopping)
+    none_left = stage.drained if stage.kind == "cursor" else stage.cut >= stage.total
+    return stage.idle and (none_left or stage.stopping)
 
 
 def _envelope(data: Any, error: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -55,7 +55,10 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A stage to open; ``items`` (single: one row, collection: its elements) become one frame; None for a cursor."""
+    """A stage to open; ``items`` (single: one row, collection: its elements) become one frame.
+
+    None for a cursor, and for a collection that becomes frames slice by slice.
+    """
 
     stage_id: int
     step: str
@@ -65,6 +68,22 @@ class Opening:
     previous: str | None
     args: Mapping[str, Any] | None
     items: Sequence[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The next frame of a collection that was never loaded: ``rows`` elements of ``source`` from ``start`` on.
+
+    ``source`` is a reference to the whole list; ``index`` numbers the frame.
+    """
+
+    stage_id: int
+    step: str
+    settings: LoopSettings
+    index: int
+    source: Mapping[str, Any]
+    start: int
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +108,7 @@ class Decision:
     openings: list[Opening] = field(default_factory=list)
     closings: list[Closing] = field(default_factory=list)
     claims: list[ClaimSpec] = field(default_factory=list)
+    slices: list[Slice] = field(default_factory=list)
     #: stages whose rows that have not started, and claims that nobody took, are to be given up
     stops: list[int] = field(default_factory=list)
     #: stages whose running children are to be cancelled

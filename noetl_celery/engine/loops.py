@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from noetl_celery.engine.decision import ClaimSpec
+from noetl_celery.engine.decision import ClaimSpec, Slice
 from noetl_celery.engine.state import LoopSettings, StageState
 from noetl_celery.errors import TemplateError
 from noetl_celery.playbook.plan import LoopPlan
 from noetl_celery.template import Value
 
 PARALLEL_DEFAULT = 16
+#: rows of a frame that is cut from a collection which was never loaded
+FRAME_ROWS = 10_000
 
 
 def loop_settings(loop: LoopPlan, names: Mapping[str, Any]) -> LoopSettings:
@@ -57,6 +59,23 @@ def due_claims(stage: StageState, new_id: Callable[[], int]) -> list[ClaimSpec]:
     while stage.slots + stage.claims < stage.settings.max_in_flight:
         issued.append(_issue(stage, new_id, sole=False))
     return issued
+
+
+def due_slice(stage: StageState) -> Slice | None:
+    """The next frame of a collection that was never loaded, counted into ``stage``.
+
+    One frame at a time: so the order of a sequence and ``max_in_flight`` hold, and no transaction makes more rows
+    than one frame has.
+    """
+    if stage.source is None or stage.stopping or stage.open_frames or stage.cut >= stage.total:
+        return None
+    rows = min(FRAME_ROWS, stage.total - stage.cut)
+    due = Slice(stage.stage_id, stage.step, stage.settings, stage.frames, stage.source, stage.cut, rows)
+    stage.cut += rows
+    stage.open_frames += 1
+    stage.frames += 1
+    stage.slots += 1
+    return due
 
 
 def _issue(stage: StageState, new_id: Callable[[], int], *, sole: bool) -> ClaimSpec:

@@ -92,6 +92,10 @@ class StageState:
     reclaim: bool = False
     #: what ``loop.aggregate`` has come to: name → state of its reduction
     aggregate: dict[str, Any] = field(default_factory=dict)
+    #: a collection that was never loaded: a reference to it, its length, and how much of it frames were made of
+    source: dict[str, Any] | None = None
+    total: int = 0
+    cut: int = 0
     #: no new row starts; the stage ends when what runs has ended
     stopping: bool = False
     error: dict[str, Any] | None = None

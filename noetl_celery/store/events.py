@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from sqlalchemy.engine import Connection
 from noetl_celery.engine.decision import Event
 from noetl_celery.store.db import every, execute
 
+_SECRET = re.compile(r"passw|secret|token|api_?key|credential|authorization|private_?key|\bdsn\b", re.IGNORECASE)
 MESSAGE_LIMIT = 500
 VALUE_LIMIT = 10_000
 
@@ -30,8 +32,10 @@ def append(
             "status": event.status,
             "node": event.node,
             "stage": event.stage_id,
+            "kind": event.node_type,
+            "parent": event.parent,
             "result": bounded(event.result),
-            "context": bounded(event.context),
+            "context": bounded(sanitised(event.context)),
             "meta": bounded(event.meta),
         }
         for event in events
@@ -41,11 +45,20 @@ def append(
     execute(
         connection,
         """
-        INSERT INTO noetl.event
-               (execution_id, event_type, status, node_name, stage_id, frame_id, result, context, meta)
-        SELECT %(execution)s, e.type, e.status, e.node, e.stage, %(frame)s, e.result, e.context, e.meta
+        INSERT INTO noetl.event (execution_id, parent_execution_id, parent_event_id, event_type, status, node_name,
+                                 node_type, stage_id, frame_id, duration, result, context, meta)
+        SELECT %(execution)s, (SELECT parent_execution_id FROM noetl.execution WHERE execution_id = %(execution)s),
+               CASE WHEN e.parent IS NOT NULL THEN (
+                   SELECT max(p.event_id) FROM noetl.event p
+                   WHERE p.execution_id = %(execution)s AND p.stage_id = e.stage AND p.event_type = e.parent) END,
+               e.type, e.status, e.node, e.kind, e.stage, %(frame)s,
+               CASE WHEN e.type = 'step.exit' THEN (
+                   SELECT extract(epoch FROM clock_timestamp() - s.opened_at)
+                   FROM noetl.stage s WHERE s.stage_id = e.stage) END,
+               e.result, e.context, e.meta
         FROM jsonb_to_recordset(%(lines)s)
-             AS e(type text, status text, node text, stage bigint, result jsonb, context jsonb, meta jsonb)
+             AS e(type text, status text, node text, kind text, parent text, stage bigint,
+                  result jsonb, context jsonb, meta jsonb)
         """,
         execution=execution_id,
         frame=frame_id,
@@ -58,8 +71,8 @@ def read(connection: Connection, execution_id: int, *, after: int = 0, limit: in
     return every(
         connection,
         """
-        SELECT event_id, execution_id, event_type, node_name, stage_id, frame_id, status, duration,
-               context, result, meta, created_at
+        SELECT event_id, execution_id, parent_event_id, parent_execution_id, event_type, node_name, node_type, stage_id,
+               frame_id, status, duration, context, result, meta, created_at
         FROM noetl.event WHERE execution_id = %(execution)s AND event_id > %(after)s
         ORDER BY event_id LIMIT %(limit)s
         """,
@@ -67,6 +80,20 @@ def read(connection: Connection, execution_id: int, *, after: int = 0, limit: in
         after=after,
         limit=limit,
     )
+
+
+def sanitised(value: Any) -> Any:
+    """A context without credentials: no keys that sound like secrets, none that start with ``_`` (but for the summary
+    of step results, which holds no data)."""
+    if isinstance(value, Mapping):
+        return {
+            key: sanitised(item)
+            for key, item in value.items()
+            if not _SECRET.search(str(key)) and (not str(key).startswith("_") or key == "_step_results")
+        }
+    if isinstance(value, list | tuple):
+        return [sanitised(item) for item in value]
+    return value
 
 
 def bounded(value: Any) -> Any:
