@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from noetl_celery.tools import duckdb_attach, duckdb_files, duckdb_script
+from noetl_celery.tools import script as loading
 from noetl_celery.tools.base import Reply, ToolCall
 from noetl_celery.tools.keys import Complaint, bad_config, check_seconds, is_blank, is_template, unknown_keys
 from noetl_celery.tools.pg_script import deadline_of
 
 _KNOWN = frozenset({*duckdb_script.SQL_KEYS, "params", "database", "threads", "memory_limit", "gcs_credential"})
 _FETCH_ROWS = 10_000
+#: stands for SQL that nobody knows yet, as every template does
+_LATER = "{{ script }}"
 
 
 class DuckdbTool:
@@ -26,6 +29,10 @@ class DuckdbTool:
     def check(self, config: Mapping[str, Any]) -> Sequence[Complaint]:
         """Keys, the SQL that has to be there, limits."""
         complaints = unknown_keys(config, _KNOWN)
+        source = config.get("script")
+        if isinstance(source, Mapping):
+            complaints += loading.check(source)
+            config = {**config, "script": loading.inline(source) or _LATER}
         complaints += duckdb_script.problems(config)
         threads = config.get("threads")
         if not is_blank(threads) and not is_template(threads) and not _is_count(threads):
@@ -36,6 +43,8 @@ class DuckdbTool:
         """The rows. Raises ``ToolError`` with the kind and the line of SQL of what went wrong; ``locked`` if another
         process keeps the file."""
         config = call.config
+        if isinstance(config.get("script"), Mapping):
+            config = {**config, "script": loading.load(call)}
         deadline = deadline_of(config, call.deadline)
         script = duckdb_script.read(config)
         grants = duckdb_attach.grants(config, call.credential, script)
@@ -56,7 +65,8 @@ class DuckdbTool:
         return Reply(rows)
 
     def close(self) -> None:
-        """Nothing is kept between tasks."""
+        """Nothing is kept between tasks, but for connections to servers of scripts."""
+        loading.close()
 
 
 def _settings(config: Mapping[str, Any]) -> list[str]:

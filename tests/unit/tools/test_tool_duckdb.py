@@ -294,8 +294,19 @@ def test_conflicting_writes_may_be_tried_again() -> None:
     assert duckdb_errors.tool_error(error).info.retryable
 
 
+def test_a_script_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "it.sql").write_text("-- not rendered: {{ x }}\nSELECT $a AS a;\nSELEC")
+    set_limits(Limits(duckdb_dir=tmp_path, script_folders=(tmp_path,)))
+    script = {"uri": "it.sql", "source": {"type": "file"}}
+    assert not DuckdbTool().check({"script": script})
+    assert failure(script=script, params={"a": 1})[1].endswith('line 3: "SELEC"')
+    assert rows(script={"source": {"type": "inline", "code": "SELECT 1 AS i"}}) == [{"i": 1}]
+
+
 def test_keys_are_checked() -> None:
     check = DuckdbTool().check
+    assert check({"script": {"source": {"type": "ftp"}}})[0][0] == "script"
+    assert check({"script": {"source": {"type": "inline", "code": "SELECT 1; COMMIT"}}})[0][0] == "script"
     assert check({"quer": "SELECT 1"})[0][1].startswith("unknown key `quer`: did you mean `query`?")
     assert check({"query": "SELECT 1", "sql": "SELECT 2"})[0] == ("sql", check({"query": "a", "sql": "b"})[0][1])
     assert check({"query": "SELECT 1", "threads": 0})[0][0] == "threads"
