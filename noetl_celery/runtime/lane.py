@@ -155,6 +155,8 @@ class Lane:
         self.several = frame["lanes"] > 1
         self.fail_fast = frame["fail_fast"]
         self.rows = frame["rows"]
+        #: one of several frames of a collection: it is too long for an event each
+        self.cut = frame["frame_index"] > 0
         loop = stage.step.loop
         self.batch = 1 if loop is not None and loop.frame.ack == "row" else self.settings.outcome_batch_rows
         self.stage.extra = {
@@ -409,7 +411,7 @@ class Lane:
             self.noted[0], step.name, self.stage_id, together=loop is not None and loop.cursor is not None
         )
         told += self.noted[1]
-        if loop is not None and loop.cursor is None and self.rows <= self.settings.iteration_events:
+        if loop is not None and loop.cursor is None and not self.cut and self.rows <= self.settings.iteration_events:
             told += iteration_events(self.outcomes, step.name, self.stage_id, self.execution_id, loop, self.rows)
         if told and runs.held(connection, self.run_id):
             events.append(connection, self.execution_id, told, frame_id=self.frame_id)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sqlalchemy.engine import Connection
 
-from noetl_celery.engine.decision import Decision, Opening
+from noetl_celery.engine.decision import Decision, Opening, Slice
 from noetl_celery.engine.state import ExecutionState
 from noetl_celery.playbook.plan import Plan
 from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings
@@ -39,6 +39,8 @@ def apply(
     for opening in decision.openings:
         if opening.items:
             dispatches.append(_open_frame(connection, plan, execution_id, opening, settings, new_id()))
+    for cut in decision.slices:
+        dispatches.append(_open_frame(connection, plan, execution_id, cut, settings, new_id()))
     stages.close_stages(connection, decision.closings)
     if decision.claims:
         claims.issue(connection, execution_id, decision.claims)
@@ -62,25 +64,27 @@ def apply(
 
 
 def _open_frame(
-    connection: Connection, plan: Plan, execution_id: int, opening: Opening, settings: Settings, frame_id: int
+    connection: Connection, plan: Plan, execution_id: int, opening: Opening | Slice, settings: Settings, frame_id: int
 ) -> Dispatch:
-    items = opening.items or ()
+    items = opening.items or () if isinstance(opening, Opening) else ()
     step = plan.steps[opening.step]
     concurrency = opening.settings.row_concurrency
-    lanes = frames.lane_count(concurrency, len(items), settings.lane_width)
-    frames.create(
-        connection,
-        frames.NewFrame(
-            frame_id,
-            opening.stage_id,
-            execution_id,
-            0,
-            items,
-            concurrency,
-            lanes,
-            fail_fast=step.loop is not None and step.failure_mode == "fail_fast",
-        ),
+    rows = opening.rows if isinstance(opening, Slice) else len(items)
+    lanes = frames.lane_count(concurrency, rows, settings.lane_width)
+    frame = frames.NewFrame(
+        frame_id,
+        opening.stage_id,
+        execution_id,
+        opening.index if isinstance(opening, Slice) else 0,
+        items,
+        concurrency,
+        lanes,
+        fail_fast=step.loop is not None and step.failure_mode == "fail_fast",
     )
+    if isinstance(opening, Slice):
+        frames.create_slice(connection, frame, opening.source, opening.start, rows)
+    else:
+        frames.create(connection, frame)
     queue = body_queue(plan, opening.step, settings)
     outbox.add_lanes(
         connection,

@@ -11,9 +11,10 @@ from psycopg.types.json import Json
 from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
-from noetl_celery.errors import LeaseLost
+from noetl_celery.errors import LeaseLost, ServiceError
 from noetl_celery.store import events, outbox, results, signals
 from noetl_celery.store.db import every, execute, json_value, one
+from noetl_celery.store.loaders import elements_of
 from noetl_celery.store.results import Kept
 from noetl_celery.template.lazy import document
 
@@ -86,40 +87,74 @@ def lane_width(row_concurrency: int, lanes: int, lane: int) -> int:
     return row_concurrency // lanes + (1 if lane < row_concurrency % lanes else 0)
 
 
+#: makes a frame within the statement that makes its rows
+_MADE = """
+    WITH made AS (
+        INSERT INTO noetl.frame (frame_id, stage_id, execution_id, claim_id, status, frame_index, rows, open_rows,
+                                 weight, slots, lanes, row_concurrency, fail_fast, dead_letter, digests, source)
+        VALUES (%(frame)s, %(stage)s, %(execution)s, %(claim)s, %(status)s, %(index)s, %(rows)s, %(rows)s,
+                %(weight)s, %(slots)s, %(lanes)s, %(concurrency)s, %(fail_fast)s, %(dead_letter)s, %(digests)s,
+                %(claimed_at)s)
+    )
+"""
+
+
 def create(connection: Connection, frame: NewFrame) -> None:
     """Writes a frame with its rows (READY)."""
     execute(
         connection,
-        """
-        WITH made AS (
-            INSERT INTO noetl.frame (frame_id, stage_id, execution_id, claim_id, status, frame_index, rows, open_rows,
-                                     weight, slots, lanes, row_concurrency, fail_fast, dead_letter, digests,
-                                     source)
-            VALUES (%(frame)s, %(stage)s, %(execution)s, %(claim)s, %(status)s, %(index)s, %(rows)s, %(rows)s,
-                    %(weight)s, %(slots)s, %(lanes)s, %(concurrency)s, %(fail_fast)s, %(dead_letter)s, %(digests)s,
-                    %(source)s)
-        )
+        f"""
+        {_MADE}
         INSERT INTO noetl.row (frame_id, row_index, status, payload)
         SELECT %(frame)s, ordinality - 1, 'READY', value
         FROM json_array_elements(%(payloads)s) WITH ORDINALITY
         """,
-        frame=frame.frame_id,
-        stage=frame.stage_id,
-        execution=frame.execution_id,
-        claim=frame.claim_id,
-        status="TENTATIVE" if frame.tentative else "RUNNING",
-        index=frame.index,
-        rows=len(frame.payloads),
-        weight=frame.weight,
-        slots=frame.slots,
-        lanes=frame.lanes,
-        concurrency=frame.row_concurrency,
-        fail_fast=frame.fail_fast,
-        dead_letter=frame.dead_letter,
-        digests=list(frame.digests) if frame.digests is not None else None,
-        source=json_value(frame.source),
+        **_frame_values(frame, len(frame.payloads)),
         payloads=Json([document(payload) for payload in frame.payloads]),
     )
+
+
+def create_slice(connection: Connection, frame: NewFrame, source: Mapping[str, Any], start: int, rows: int) -> None:
+    """Writes a frame whose rows are made of elements of a kept list, which stay in the database.
+
+    ``source`` is a reference to the list. The rows count on from frame to frame: their indexes begin with ``start``.
+    Raises ``ServiceError`` if the list is not what it was any more.
+    """
+    elements, values = elements_of(source)
+    made = execute(
+        connection,
+        f"""
+        {_MADE}
+        INSERT INTO noetl.row (frame_id, row_index, status, payload)
+        SELECT %(frame)s, place, 'READY', value FROM ({elements}) AS elements
+        """,
+        **_frame_values(frame, rows),
+        **values,
+        start=start,
+        stop=start + rows,
+    ).rowcount
+    if made != rows:
+        raise ServiceError(f"a list that a loop runs over has only {made} of {rows} elements left: was it deleted?")
+
+
+def _frame_values(frame: NewFrame, rows: int) -> dict[str, Any]:
+    return {
+        "frame": frame.frame_id,
+        "stage": frame.stage_id,
+        "execution": frame.execution_id,
+        "claim": frame.claim_id,
+        "status": "TENTATIVE" if frame.tentative else "RUNNING",
+        "index": frame.index,
+        "rows": rows,
+        "weight": frame.weight,
+        "slots": frame.slots,
+        "lanes": frame.lanes,
+        "concurrency": frame.row_concurrency,
+        "fail_fast": frame.fail_fast,
+        "dead_letter": frame.dead_letter,
+        "digests": list(frame.digests) if frame.digests is not None else None,
+        "claimed_at": json_value(frame.source),
+    }
 
 
 def take(

@@ -215,6 +215,35 @@ class Rows:
         return {MARK: {**told, **_where(path, part, first)}}
 
 
+def elements_of(source: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """A query of ``(place, value)`` for the documents of the list that a reference stands for, and its parameters.
+
+    Places count from 0; ``%(start)s`` and ``%(stop)s`` bound them. What only looks like a reference is wrapped.
+    """
+    told = source[MARK]
+    given = {"first": told.get("first") or 0, "mark": MARK, "path": [str(key) for key in told.get("path", ())]}
+    if "stage" in told:
+        return (
+            """
+            SELECT r.row_index - %(first)s AS place, coalesce(r.result, 'null'::json) AS value
+            FROM noetl.frame f JOIN noetl.row r USING (frame_id)
+            WHERE f.stage_id = %(source)s AND r.row_index >= %(first)s + %(start)s
+              AND r.row_index < %(first)s + %(stop)s
+            """,
+            {**given, "source": int(told["stage"])},
+        )
+    return (
+        """
+        SELECT e.place - 1 - %(first)s AS place,
+               CASE WHEN strpos(e.value::text, %(mark)s) = 0 THEN e.value
+                    ELSE json_build_object(%(mark)s::text, json_build_object('value', e.value)) END AS value
+        FROM noetl.result r, json_array_elements(r.body #> %(path)s::text[]) WITH ORDINALITY AS e(value, place)
+        WHERE r.result_id = %(source)s AND e.place > %(first)s + %(start)s AND e.place <= %(first)s + %(stop)s
+        """,
+        {**given, "source": int(told["id"])},
+    )
+
+
 def _bytes_elsewhere(document: Any) -> int:
     """The bytes that a document refers to."""
     if not isinstance(document, dict):
