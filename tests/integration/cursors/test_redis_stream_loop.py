@@ -1,0 +1,134 @@
+"""A cursor loop over a Redis stream: claimed, worked, acknowledged; and what a crash or a lost answer leaves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import redis
+from world import World
+
+from noetl_celery import faults
+from noetl_celery.cursors.redis_stream import RedisStreamCursor
+from noetl_celery.errors import ErrorInfo, ToolError
+
+pytestmark = pytest.mark.integration
+
+STREAM, GROUP = "orders", "workers"
+PLAYBOOK = f"""
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: stream, path: test/stream}}
+workflow:
+  - step: start
+    loop:
+      cursor: {{kind: redis_stream, auth: queue, claim: {STREAM}, options: {{group: {GROUP}}}}}
+      iterator: order
+      spec: {{frame: {{max_rows: 3, row_concurrency: 3}}}}
+    tool: {{kind: probe, input: {{n: "{{{{ iter.order.n | int }}}}"}}}}
+"""
+
+
+@pytest.fixture
+def filled(world: World, server: redis.Redis, redis_url: str) -> list[str]:
+    """Seven entries; their ids."""
+    world.credential("queue", {"url": redis_url})
+    return [str(server.xadd(STREAM, {"n": n})) for n in range(7)]
+
+
+def pending(server: redis.Redis) -> int:
+    answer: Any = server.xpending(STREAM, GROUP)
+    return int(answer["pending"])
+
+
+def let_leases_end(server: redis.Redis) -> None:
+    entries: Any = server.xpending_range(STREAM, GROUP, "-", "+", 100)
+    server.xclaim(STREAM, GROUP, "lost", 0, [entry["message_id"] for entry in entries], idle=3_600_000)
+
+
+def seen(world: World) -> list[int]:
+    return sorted(call["n"] for call in world.probe.calls)
+
+
+def test_a_stream_is_drained_and_acknowledged(world: World, server: redis.Redis, filled: list[str]) -> None:
+    execution = world.begin(PLAYBOOK)
+    assert world.settle(execution) == "COMPLETED"
+    assert seen(world) == list(range(7))
+    assert pending(server) == 0
+    again = world.begin(PLAYBOOK)
+    assert world.settle(again) == "COMPLETED"
+    assert len(seen(world)) == 7
+
+
+def test_two_executions_share_a_group(world: World, server: redis.Redis, filled: list[str]) -> None:
+    executions = [world.begin(PLAYBOOK), world.begin(PLAYBOOK)]
+    assert [world.settle(execution) for execution in executions] == ["COMPLETED", "COMPLETED"]
+    assert seen(world) == list(range(7))
+    assert pending(server) == 0
+
+
+@pytest.mark.parametrize("point", ["claim.recorded", "claim.source_committed"])
+def test_a_claim_that_was_recorded_stands(
+    world: World, server: redis.Redis, filled: list[str], monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    execution = world.begin(PLAYBOOK)
+    faults._visits.clear()
+    monkeypatch.setattr(faults, "_armed", {point: ("error", 1)})
+    with pytest.raises(faults.FaultInjected):
+        world.claim(world.publisher.claims()[0])
+    assert world.settle(execution) == "COMPLETED"
+    assert seen(world) == list(range(7))
+    assert pending(server) == 0
+
+
+def test_what_was_delivered_and_never_recorded_comes_after_the_lease(
+    world: World, server: redis.Redis, filled: list[str]
+) -> None:
+    execution = world.begin(PLAYBOOK)
+    server.xgroup_create(STREAM, GROUP, id="0")
+    server.xreadgroup(GROUP, "dead", {STREAM: ">"}, count=2)
+    assert world.settle(execution) == "COMPLETED"
+    assert seen(world) == [2, 3, 4, 5, 6]
+    let_leases_end(server)
+    assert world.settle(world.begin(PLAYBOOK)) == "COMPLETED"
+    assert seen(world) == list(range(7))
+    assert pending(server) == 0
+
+
+def test_a_lost_acknowledgement_runs_nothing_again(
+    world: World, server: redis.Redis, filled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries come again, are known here, and are acknowledged then; what comes behind them is not forgotten."""
+    truly = RedisStreamCursor.acknowledge
+    asked: list[int] = []
+
+    def away_at_first(self: RedisStreamCursor, *args: Any) -> None:
+        asked.append(len(args[3]))
+        if len(asked) == 1:
+            let_leases_end(server)
+            raise ToolError(ErrorInfo("connection", "Redis is away", retryable=True))
+        truly(self, *args)
+
+    monkeypatch.setattr(RedisStreamCursor, "acknowledge", away_at_first)
+    execution = world.begin(PLAYBOOK)
+    assert world.settle(execution) == "COMPLETED"
+    assert seen(world) == list(range(7)), json.dumps(asked)
+    assert pending(server) == 0
+
+
+def test_redis_away_is_a_claim_tried_again(world: World, server: redis.Redis, redis_url: str) -> None:
+    world.credential("queue", {"url": "redis://127.0.0.1:1"})
+    execution = world.begin(PLAYBOOK)
+    world.run(execution)
+    assert "claim.retry" in world.events(execution)
+    assert world.status(execution) == "RUNNING"
+
+
+def test_a_key_of_another_type_fails_the_step(world: World, server: redis.Redis, redis_url: str) -> None:
+    world.credential("queue", {"url": redis_url})
+    server.set(STREAM, "text")
+    execution = world.begin(PLAYBOOK)
+    assert world.settle(execution) == "FAILED"
+    error = world.value("SELECT error FROM noetl.execution WHERE execution_id = %s", execution)
+    assert "`claim` has to name a stream" in json.dumps(error)
