@@ -54,7 +54,10 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
-    """How far an open step is: rows that ended (``ok``, ``failed``), rows and frames under way, its age in seconds."""
+    """How far an open step is: rows that ended (``ok``, ``failed``), rows and frames under way, its age in seconds.
+
+    ``total``: the rows that the source had when the loop began, where ``loop.cursor.count`` says so.
+    """
 
     stage_id: int
     step: str
@@ -66,6 +69,7 @@ class StepProgress:
     open_frames: int
     open_rows: int
     seconds: float
+    total: int | None = None
 
     @property
     def done(self) -> int:
@@ -493,4 +497,5 @@ def _step(row: Mapping[str, Any]) -> StepProgress:
         open_frames=int(row["open_frames"]),
         open_rows=int(row["open_rows"]),
         seconds=float(row["seconds"]),
+        total=row["total"],
     )

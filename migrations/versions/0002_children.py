@@ -23,6 +23,7 @@ def upgrade() -> None:
     add("execution", sa.Column("parent_iter", sa.JSON(none_as_null=True), nullable=True))
     add("claim", sa.Column("reclaim", sa.Boolean(), server_default=sa.false(), nullable=False))
     add("frame", sa.Column("dead_letter", sa.Boolean(), server_default=sa.false(), nullable=False))
+    add("stage", sa.Column("total", sa.BigInteger(), nullable=True))
     add("row", sa.Column("aggregate", sa.JSON(none_as_null=True), nullable=True))
     add("row", sa.Column("waits_for", sa.BigInteger(), nullable=True))
 
@@ -32,6 +33,7 @@ def downgrade() -> None:
         "execution": ("parent_frame_id", "parent_row_index", "depth", "parent_iter"),
         "claim": ("reclaim",),
         "frame": ("dead_letter",),
+        "stage": ("total",),
         "row": ("aggregate", "waits_for"),
     }.items():
         for column in columns:

@@ -113,7 +113,7 @@ def step_words(step: StepProgress, rate: float | None) -> str:
     """``1,200 rows, 3 failed, 250/s, 24 frames (2 open), 5.1 s``; of a plain step only how long it has been running."""
     parts: list[str] = []
     if step.kind != "single":
-        parts.append(_counted(step.done, "row"))
+        parts.append(_counted(step.done, "row") if step.total is None else f"{step.done:,} of {step.total:,} rows")
         if step.failed:
             parts.append(f"{step.failed:,} failed")
         if rate:

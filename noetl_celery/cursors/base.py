@@ -22,7 +22,8 @@ class ClaimRequest:
     at the first empty answer. ``timeout_seconds`` bounds each statement. ``session``: an open psycopg connection
     with a transaction of ours, given when the source is our own database: the driver then runs in it and commits
     nothing. ``options`` are the cursor's own. ``reclaim``: a rendered statement to run before the claim, which sets
-    free what workers that died have left leased; None for most claims.
+    free what workers that died have left leased; None for most claims. ``count``: a rendered query for the number of
+    rows there are, for progress only; None for all claims but the first.
     """
 
     claim: str
@@ -33,14 +34,19 @@ class ClaimRequest:
     session: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
     reclaim: str | None = None
+    count: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What came back: rows of each claim that returned any (JSON values), and whether the last one was empty."""
+    """What came back: rows of each claim that returned any (JSON values), and whether the last one was empty.
+
+    ``total`` is the answer to ``count``, None if it was not asked or not answered.
+    """
 
     batches: tuple[tuple[Mapping[str, Any], ...], ...]
     dry: bool
+    total: int | None = None
 
     @property
     def rows(self) -> list[Mapping[str, Any]]:

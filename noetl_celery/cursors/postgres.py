@@ -6,6 +6,7 @@ recorded before it commits, and ``pg_xact_status`` says afterwards what became o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from noetl_celery.cursors.base import Claimed, ClaimRequest, Record, Verdict
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.template import jsonable
 from noetl_celery.tools import pg, sql
+
+log = logging.getLogger(__name__)
 
 _PLACE = ("host", "hostaddr", "port", "dbname", "user")
 
@@ -119,13 +122,27 @@ def _claim(session: psycopg.Connection[Any], request: ClaimRequest) -> Claimed:
     session.execute(f"SET LOCAL statement_timeout = {int(request.timeout_seconds * 1000)}")
     if request.reclaim is not None:
         _run(session, request.reclaim, request.bindings)
+    total = _count(session, request)
     batches: list[tuple[Mapping[str, Any], ...]] = []
     for _ in range(request.budget):
         rows = _run(session, request.claim, request.bindings)
         if not rows:
-            return Claimed(tuple(batches), dry=True)
+            return Claimed(tuple(batches), True, total)
         batches.append(tuple(rows))
-    return Claimed(tuple(batches), dry=False)
+    return Claimed(tuple(batches), False, total)
+
+
+def _count(session: psycopg.Connection[Any], request: ClaimRequest) -> int | None:
+    """The number that the count query gives; a query that fails costs the total, and nothing else."""
+    if request.count is None:
+        return None
+    try:
+        with session.transaction():
+            rows = _run(session, request.count, request.bindings)
+        return int(next(iter(rows[0].values())))
+    except (ToolError, LookupError, TypeError, ValueError, StopIteration) as error:
+        log.warning("loop.cursor.count gives no number, so there is no total: %s", error)
+        return None
 
 
 def _run(session: psycopg.Connection[Any], text: str, bindings: Mapping[str, Any]) -> list[Mapping[str, Any]]:

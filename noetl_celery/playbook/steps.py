@@ -150,8 +150,6 @@ class StepCompiler(TaskCompiler):
             hint = "set a status in an UPDATE … RETURNING around the SELECT … FOR UPDATE SKIP LOCKED"
             message = "`claim` changes nothing: it would lease the same rows for ever"
             self._warn(message, (*path, "claim"), code="claim-changes-nothing", hint=hint)
-        if cursor.count is not None:
-            self._warn("`count` has no effect yet", (*path, "count"), code="no-effect")
         if cursor.reclaim_after is not None and cursor.reclaim is None:
             self._warn("`reclaim_after` has no effect without `reclaim`", (*path, "reclaim_after"), code="no-effect")
         keys = ("auth", "reclaim", "reclaim_after", "dead_letter", "count", "options")

@@ -21,9 +21,10 @@ from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.publish import Publisher
 from noetl_celery.runtime.sources import acknowledge, cursor_of, source_of
 from noetl_celery.settings import CONTROL_QUEUE
-from noetl_celery.store import claims, events, frames, outbox, runs
+from noetl_celery.store import claims, events, frames, outbox, runs, stages
 from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.outbox import Dispatch
+from noetl_celery.template import Value
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +183,12 @@ def _prepare(
         return None
     bindings = claim_names(ticket, stage)
     source = source_of(process, stage, bindings)
-    reclaim = cursor_of(stage).reclaim if ticket["reclaim"] else None
+    cursor = cursor_of(stage)
+    names = stage.of_stage(bindings)
+
+    def rendered(statement: Value | None, when: bool) -> str | None:
+        return str(statement.render(names)) if statement is not None and when else None
+
     request = ClaimRequest(
         claim=source.claim,
         bindings={**bindings, "execution_id": str(stage.execution_id)},
@@ -190,7 +196,8 @@ def _prepare(
         timeout_seconds=process.settings.claim_timeout_seconds,
         budget=ticket["budget"],
         options={"auth": source.auth, **source.options},
-        reclaim=None if reclaim is None else str(reclaim.render(stage.of_stage(bindings))),
+        reclaim=rendered(cursor.reclaim, bool(ticket["reclaim"])),
+        count=rendered(cursor.count, ticket["frame_index"] == 0),
     )
     return source.driver, stage, request
 
@@ -311,6 +318,8 @@ def _answer(
 ) -> _Answer:
     """FILLED with the frames' lanes in the outbox, or EMPTY; either way with the signal."""
     again = process.settings.republish_seconds
+    if claimed.total is not None:
+        stages.set_total(connection, stage.stage_id, claimed.total)
     if not made and not claimed.rows:
         claims.answer(
             connection, ticket, "EMPTY", "claim.empty", {"sole": ticket["sole"]}, run_id=run_id, republish_seconds=again

@@ -149,7 +149,7 @@ def progress(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
     return every(
         connection,
         """
-        SELECT s.stage_id, s.step_name, s.visit, s.kind, s.opened_at, f.frames,
+        SELECT s.stage_id, s.step_name, s.visit, s.kind, s.opened_at, s.total, f.frames,
                coalesce(f.ok, 0) AS ok, coalesce(f.failed, 0) AS failed,
                coalesce(f.open_frames, 0) AS open_frames, coalesce(f.open_rows, 0) AS open_rows,
                coalesce(f.reruns, 0) AS reruns,

@@ -84,6 +84,13 @@ def count(connection: Connection, stages: Iterable[StageState]) -> None:
         )
 
 
+def set_total(connection: Connection, stage_id: int, total: int) -> None:
+    """Notes how many rows the source had when the loop began."""
+    execute(
+        connection, "UPDATE noetl.stage SET total = %(total)s WHERE stage_id = %(stage)s", total=total, stage=stage_id
+    )
+
+
 def load(connection: Connection, stage_id: int) -> Mapping[str, Any] | None:
     """What a lane or claim needs of its stage and execution, in one statement."""
     return one(

@@ -134,6 +134,8 @@ stage = sa.Table(
     _count("ok_rows"),
     _count("failed_rows"),
     _count("frames"),
+    #: what the playbook's ``loop.cursor.count`` said when the loop began
+    _big("total", nullable=True),
     _json("result"),
     _json("task_results"),
     _json("error"),

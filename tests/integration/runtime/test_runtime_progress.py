@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -31,6 +32,31 @@ def test_rows_of_a_frame_that_has_ended_count_before_and_after_it_is_decided_on(
     world.deliver()  # the decision
     after = seen(world, execution)
     assert (after["ok"], after["frames"], after["open_frames"]) == (3, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("count", "total"),
+    [
+        ("SELECT count(*) FROM public.work WHERE state = 'open'", 5),
+        ("SELECT count(*) FROM public.no_such_table", None),
+        ("SELECT 'many'", None),
+        ("SELECT 1 WHERE false", None),
+    ],
+)
+def test_the_total_is_what_the_count_query_said_when_the_loop_began(
+    world: World, count: str, total: int | None
+) -> None:
+    fill(world.settings.libpq_url, 5)
+    world.credential("src", {"dsn": world.settings.libpq_url})
+    playbook = cursor().replace("auth: src,", f"auth: src, count: {json.dumps(count)},")
+    execution = world.begin(playbook)
+    assert seen(world, execution)["total"] is None
+    world.deliver()  # the claim
+    assert (seen(world, execution)["total"], seen(world, execution)["open_rows"]) == (total, 3)
+    world.deliver()
+    world.deliver()
+    world.deliver()  # the next claim does not ask again
+    assert seen(world, execution)["total"] == total
 
 
 @pytest.mark.parametrize(
