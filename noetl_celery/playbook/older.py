@@ -211,7 +211,7 @@ class OlderForms:
             self._findings.problem("two `retry` for one task", retries[1][1], hint="keep one", code="conflicting-keys")
             raise Unreadable
         retry = self._retries.read(*retries[0]) if retries else Retry(task.mark)
-        sinks = sinks + retry.sinks
+        task, sinks = self._sinks.joined(task, sinks + retry.sinks)
         if retry.successes:
             call = str(task["name"]) if task.get("kind") == "workbook" and "name" in task else f"{name}_call"
             saving = self._sinks.tasks(sinks, name, call, str(task.get("kind")), retry.path)

@@ -15,11 +15,15 @@ from noetl_celery.playbook.source import YamlList, YamlMap
 if TYPE_CHECKING:
     from noetl_celery.playbook.source import Mark
 
+    Found = tuple[Any, Mark]
+
 #: sinks that only wrote an event: every result is on record anyway
 _EVENTS = frozenset({"event", "events", "event_log", "log"})
 _STATEMENTS = ("statement", "statements", "command", "commands", "query", "sql", "script")
 _TARGET = ("auth", "credential", "table", "mode", "key", "keys", "mapping", "database")
 _ROWS = ("args", "data", "input")
+_INTO = ("table", "mode", "key", "keys", "mapping")
+_ALL_ROWS = frozenset({f"{name}.rows" for name in ("result", "response", "data", "result.data", "response.data")})
 
 
 class SinkReader:
@@ -44,6 +48,24 @@ class SinkReader:
                 if task is not None:
                     found.append(task)
         return found
+
+    def joined(self, task: YamlMap, sinks: list[Found]) -> tuple[YamlMap, list[Found]]:
+        """The task with the sink that is part of its own transaction, and the others.
+
+        That is one that puts the rows of a postgres task into a table of the same database.
+        """
+        for number, (value, mark) in enumerate(sinks):
+            sink = _flat(value) if isinstance(value, YamlMap) else None
+            if sink is None or not _is_same_database(task, sink) or not _is_all_rows(sink):
+                continue
+            into = sink.derived(*(key for key in sink if key in _INTO))
+            rest = without(sink, *_INTO, "kind", "auth", "credential", "desc", *_ROWS)
+            self._findings.unknown(rest, _TARGET, "sink")
+            task = task.derived(*task)
+            task.put("into", into, mark)
+            self._findings.older("sink", mark, hint=f"write `into: {{table: …}}` in the postgres task; {FIX}")
+            return task, [*sinks[:number], *sinks[number + 1 :]]
+        return task, sinks
 
     @staticmethod
     def answer(name: str, mark: Mark) -> YamlMap:
@@ -108,6 +130,27 @@ class SinkReader:
             task.put("input", inputs, task.mark_of("input"))
         found: YamlMap = task
         return found
+
+
+def _is_same_database(task: YamlMap, sink: YamlMap) -> bool:
+    auth = _part(task, "auth", "credential")
+    if isinstance(auth, YamlMap):
+        auth = auth.get("credential")
+    same = auth is not None and auth == sink.get("auth", sink.get("credential"))
+    return same and task.get("kind") == "postgres" and sink.get("kind", "postgres") == "postgres" and "into" not in task
+
+
+def _is_all_rows(sink: YamlMap) -> bool:
+    """Whether it saves the result's rows as they are."""
+    given = next((sink[key] for key in _ROWS if sink.get(key) is not None), None)
+    whole = given is None or (isinstance(given, str) and given.strip("{} ") in _ALL_ROWS)
+    return whole and "table" in sink and not any(key in sink for key in _STATEMENTS)
+
+
+def _part(task: YamlMap, *keys: str) -> Any:
+    spec = task.get("spec")
+    owners = [owner for owner in (task, spec) if isinstance(owner, YamlMap)]
+    return next((owner[key] for owner in owners for key in keys if owner.get(key) is not None), None)
 
 
 def value_of(result: str, kind: str, path: str | None) -> str:

@@ -11,7 +11,7 @@ from psycopg import pq
 
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.template.jsonable import jsonable
-from noetl_celery.tools import pg, pg_script, sql
+from noetl_celery.tools import pg, pg_script, postgres_into, sql
 from noetl_celery.tools import script as loading
 from noetl_celery.tools.base import Reply, ToolCall
 from noetl_celery.tools.keys import (
@@ -25,7 +25,7 @@ from noetl_celery.tools.keys import (
     unknown_keys,
 )
 
-_KNOWN = frozenset({*pg_script.SQL_KEYS, "params", "script"})
+_KNOWN = frozenset({*pg_script.SQL_KEYS, "params", "script", "into"})
 
 
 class PostgresTool:
@@ -34,11 +34,12 @@ class PostgresTool:
     All statements run in one transaction; a single statement runs by itself, so that VACUUM, CREATE DATABASE or a CALL
     that commits are possible. The result: ``{rows, row_count, columns, command_0: {rows, row_count}, …}``, where
     ``rows`` are those of the last statement that returned any columns; without one, ``row_count`` is that of the last
-    statement.
+    statement. ``into`` writes these rows into a table of the same database, in the same transaction.
     """
 
     kind = "postgres"
     raw_keys: frozenset[str] = frozenset()
+    keys: frozenset[str] = _KNOWN
 
     def check(self, config: Mapping[str, Any]) -> Sequence[Complaint]:
         """Keys, the SQL that has to be there, the credential, and transaction commands that cannot work."""
@@ -49,6 +50,8 @@ class PostgresTool:
             complaints += one_of(config, ("script", *pg_script.SQL_KEYS), required=True) or _script_problems(config)
         if is_blank(auth_of(config)):
             complaints.append(("auth", "needs `auth`: the name of a postgres credential"))
+        if not is_blank(config.get("into")):
+            complaints += postgres_into.problems(config["into"])
         return complaints + check_seconds(config, "timeout")
 
     def run(self, call: ToolCall) -> Any:
@@ -58,7 +61,7 @@ class PostgresTool:
         script.milliseconds()  # no connection for what is too late
         credential = pg_script.credential_of(call.config, call.credential)
         with pg.connection(credential, settings, timeout=script.remaining()) as connection:
-            return Reply(_execute(connection, script))
+            return Reply(_execute(connection, script, call.config.get("into")))
 
     def close(self) -> None:
         """Closes every pool of this process, also those that cursors use."""
@@ -96,10 +99,12 @@ def _pool_settings(given: Any) -> pg.PoolSettings | None:
         raise bad_config("`pool.min_size` and `pool.max_size` have to be whole numbers") from None
 
 
-def _execute(connection: pg.Connection, script: pg_script.Script) -> dict[str, Any]:
+def _execute(connection: pg.Connection, script: pg_script.Script, into: Any) -> dict[str, Any]:
     statements = script.statements
     try:
-        if len(statements) == 1 and script.deadline is None:
+        if not is_blank(into):
+            results = _in_transaction(connection, script, into)
+        elif len(statements) == 1 and script.deadline is None:
             results = [_send(connection, statements[0], script)]
         elif len(statements) == 1 and not _transactional(statements[0]):
             results = [_send_limited(connection, statements[0], script)]
@@ -114,13 +119,15 @@ def _execute(connection: pg.Connection, script: pg_script.Script) -> dict[str, A
     return _result(results)
 
 
-def _in_transaction(connection: pg.Connection, script: pg_script.Script) -> list[dict[str, Any]]:
+def _in_transaction(connection: pg.Connection, script: pg_script.Script, into: Any = None) -> list[dict[str, Any]]:
     with connection.transaction():
         results = []
         for statement in script.statements:
             if script.deadline is not None:
                 connection.execute(f"SET LOCAL statement_timeout = {script.milliseconds()}")
             results.append(_send(connection, statement, script))
+        if not is_blank(into):
+            postgres_into.save(connection, script, _last(results)["rows"], into)
         return results
 
 
@@ -154,11 +161,16 @@ def _fetched(cursor: psycopg.Cursor[tuple[Any, ...]]) -> dict[str, Any]:
 
 
 def _result(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    last = next((result for result in reversed(results) if "columns" in result), results[-1])
+    last = _last(results)
     whole: dict[str, Any] = {"rows": last["rows"], "row_count": last["row_count"], "columns": last.get("columns", [])}
     for number, result in enumerate(results):
         whole[f"command_{number}"] = {"rows": result["rows"], "row_count": result["row_count"]}
     return _plain(whole)
+
+
+def _last(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the last statement that returned columns gave, or else the last one."""
+    return next((result for result in reversed(results) if "columns" in result), results[-1])
 
 
 def _plain(result: dict[str, Any]) -> dict[str, Any]:

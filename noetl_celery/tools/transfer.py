@@ -198,7 +198,7 @@ def _move(source: Source, opened: _Open) -> tuple[int, int, str]:
     chunk = next(chunks, None)
     target = _target(opened)
     shape = Shape(transfer.mapping, target.columns(), target.name)
-    key = _key(transfer, target, shape)
+    key = upsert_key(transfer, target, shape)
     if chunk is not None and transfer.source_kind in ("postgres", "duckdb"):
         shape.check_source(chunk[0])
     if transfer.mode == "replace":
@@ -214,7 +214,8 @@ def _move(source: Source, opened: _Open) -> tuple[int, int, str]:
     return rows, count, target.name
 
 
-def _key(transfer: keys.Transfer, target: Target, shape: Shape) -> list[str] | None:
+def upsert_key(transfer: keys.Transfer, target: Target, shape: Shape) -> list[str] | None:
+    """The columns that an upsert finds its rows by; None for other modes. Raises ``ToolError`` where there are none."""
     if transfer.mode != "upsert":
         return None
     if transfer.key:

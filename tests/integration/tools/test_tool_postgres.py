@@ -301,3 +301,39 @@ def test_threads_share_a_pool(run: Run) -> None:
     for thread in threads:
         thread.join(30)
     assert [outcome.error for outcome in outcomes] == [None] * 30
+
+
+def test_its_rows_go_into_a_table_in_the_same_transaction(run: Run, table: str, admin: psycopg.Connection[Any]) -> None:
+    statement = f"""
+    INSERT INTO {table} (id, data) VALUES (1, '{{"a": 1}}'), (2, NULL);
+    UPDATE {table} SET note = now()::date::text RETURNING id, data, 1.5::numeric AS n, now()::date AS note;
+    """
+    admin.execute("CREATE TABLE public.copies (id int PRIMARY KEY, data jsonb, n numeric CHECK (n < 2), note date)")
+    try:
+        outcome = run(statement, into={"table": "public.copies"})
+        assert outcome.error is None
+        assert outcome.data["row_count"] == 2
+        found = admin.execute("SELECT id, data, n::text, note = now()::date FROM copies ORDER BY id").fetchall()
+        assert found == [(1, {"a": 1}, "1.5", True), (2, None, "1.5", True)]
+        again = f"UPDATE {table} SET note = 'again' RETURNING id, 3 AS n"
+        outcome = run(again, into={"table": "copies", "mode": "upsert", "mapping": {"id": "id", "n": "n"}})
+        assert outcome.error is not None
+        assert admin.execute(f"SELECT DISTINCT note = 'again' FROM {table}").fetchall() == [(False,)]
+    finally:
+        admin.execute("DROP TABLE public.copies")
+
+
+@pytest.mark.parametrize(
+    ("into", "said"),
+    [
+        ("t", "`into` has to be a mapping"),
+        ({"table": "t", "auth": "x"}, "leave out `auth`"),
+        ({"tabel": "t"}, "unknown key `tabel` in `into`"),
+        ({"table": "t", "mode": "merge"}, "merge"),
+    ],
+)
+def test_what_into_cannot_be(into: Any, said: str) -> None:
+    complaints = PostgresTool().check({"auth": "a", "command": "SELECT 1", "into": into})
+    assert complaints
+    assert {key for key, _ in complaints} == {"into"}
+    assert said in complaints[0][1]

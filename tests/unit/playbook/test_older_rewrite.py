@@ -103,6 +103,7 @@ STEPS = [
     "- step: s\n  tool: &t {kind: http, url: u, retry: 2}\n- step: t\n  tool: *t",
     "- step: s\n  loop:\n    collection: [1]\n    element: i\n    mode: chunked\n    chunk_size: 4\n  tool: noop",
     "- step: s\n  tool: postgres\n  auth: d\n  command: |2\n      SELECT 1\n\n     AS x\n  sink: {tool: event_log}",
+    "- step: s\n  tool: postgres\n  auth: d\n  command: C\n  sink: {tool: postgres, table: t, auth: d}",
     "- step: s\n  tool: python\n  code: >\n    a\n    b\n\n    c\n  retry: true\n",
     "- step: s\n  tool: http\n  url: 'http://x'\n  headers: {on: yes, X: \"012\", t: 12:30}\n  retry: 2",
 ]

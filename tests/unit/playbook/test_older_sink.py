@@ -173,3 +173,24 @@ def test_loops(loop: str, mode: str, flight: Any) -> None:
     assert found is not None
     assert (found.mode, found.iterator) == (mode, "i")
     assert (found.max_in_flight.raw if found.max_in_flight else None) == flight
+
+
+@pytest.mark.parametrize("data", ["", ", data: '{{ result.rows }}'"])
+def test_rows_for_a_table_of_the_same_database_are_part_of_the_task(data: str) -> None:
+    plan = step(f"""
+    - step: s
+      tool: postgres
+      auth: db
+      command: UPDATE a SET b = 1 RETURNING id
+      sink: {{tool: postgres, table: t, mode: upsert, key: id, auth: {{type: postgres, credential: db}}{data}}}
+    """)
+    assert [task.name for task in plan.tasks] == ["s"]
+    assert plan.tasks[0].config.raw["into"] == {"table": "t", "mode": "upsert", "key": "id"}
+
+
+@pytest.mark.parametrize("sink", ["auth: other", "auth: db, args: {a: '{{ result.row_count }}'}"])
+def test_any_other_sink_is_a_task_of_its_own(sink: str) -> None:
+    plan = step(
+        f"- step: s\n  tool: {{kind: postgres, auth: db, command: C}}\n  sink: {{tool: postgres, table: t, {sink}}}"
+    )
+    assert [task.kind for task in plan.tasks] == ["postgres", "transfer", "noop"]
