@@ -31,8 +31,10 @@ def transfer(credential: dict[str, Any]) -> Iterator[Transfer]:
         call = ToolCall(
             config={"source": source, "target": whole, **config},
             input={},
-            # another spelling of the same place for every other name: a connection of its own
-            credential=lambda name: credential if name == "pg_local" else {**credential, "application_name": name},
+            # every other name is the same database with another setting: a connection of its own
+            credential=lambda name: (
+                credential if name == "pg_local" else {**credential, "search_path": "public,pg_temp"}
+            ),
             print=print,
             names={},
         )
@@ -152,6 +154,27 @@ def test_characters_that_mean_something_to_copy(transfer: Transfer, goods: Conne
     names = ["tab\there", "line\nbreak", "\\N", "\\.", "back\\slash", 'quo"te', "''", "€ 𝄞", "", "  "]
     ok(transfer(data(*({"id": number, "name": name} for number, name in enumerate(names)))))
     assert [name for _, name in stored(goods)] == names
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([[1, 2], [3, None]], [[1, 2], [3, None]]),
+        ("[1, 2]", [1, 2]),
+        ("{3,4}", [3, 4]),
+        ([], []),
+        ("", None),
+        ((5,), [5]),
+    ],
+)
+def test_arrays(transfer: Transfer, admin: Connection, given: Any, expected: Any) -> None:
+    admin.execute("CREATE TABLE public.lists (numbers int[])")
+    try:
+        ok(transfer(data({"numbers": given}), target={"table": "lists"}))
+        assert admin.execute("SELECT numbers FROM lists").fetchall() == [(expected,)]
+        assert 'column "numbers"' in str(transfer(data({"numbers": ["x"]}), target={"table": "lists"}).error)
+    finally:
+        admin.execute("DROP TABLE public.lists")
 
 
 def test_a_key_that_is_missing_keeps_the_default(transfer: Transfer, goods: Connection) -> None:
@@ -375,11 +398,11 @@ def test_moving_rows_is_undone_with_a_failure(transfer: Transfer, goods: Connect
         goods.execute("DROP TABLE public.outbox")
 
 
-def test_source_and_target_share_a_transaction(transfer: Transfer, goods: Connection) -> None:
-    source = {"kind": "postgres", "auth": "pg_local", "query": "SELECT 1 AS id, pg_current_xact_id()::text AS name"}
+@pytest.mark.parametrize(("auth", "shared"), [("pg_local", True), ("other", False)])
+def test_source_and_target_share_a_transaction(transfer: Transfer, goods: Connection, auth: str, shared: bool) -> None:
+    source = {"kind": "postgres", "auth": auth, "query": "SELECT 1 AS id, pg_current_xact_id()::text AS name"}
     ok(transfer(source))
-    (same,) = goods.execute("SELECT name = xmin::text FROM public.goods").fetchone() or ()
-    assert same
+    assert goods.execute("SELECT name = xmin::text FROM public.goods").fetchone() == (shared,)
 
 
 def test_statements_before_the_query(transfer: Transfer, goods: Connection) -> None:
