@@ -39,15 +39,19 @@ def blocks(text: str, language: str) -> list[str]:
     return [body for name, body in found if name == language]
 
 
+def prose_of(text: str) -> str:
+    """A document without its fenced blocks."""
+    return re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
 def anchors(text: str) -> set[str]:
     """The names that headings get."""
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", prose_of(text), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_relative_links_lead_somewhere(document: Path) -> None:
-    prose = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(document.read_text())):
         if "://" in target:
             continue
         file, _, anchor = target.partition("#")
@@ -89,7 +93,7 @@ def test_readme_shows_defaults_as_they_are() -> None:
 def commands(text: str) -> list[list[str]]:
     """The arguments of every ``noetl-celery …`` in blocks and inline code, without comments and redirections."""
     code = [line for block in blocks(text, "") for line in block.splitlines()]
-    code += re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    code += re.findall(r"`([^`\n]+)`", prose_of(text))
     found = []
     for line in code:
         for start in re.finditer(r"(?:^|[ (|])noetl-celery (?=[a-z-])", line):
@@ -138,7 +142,7 @@ def test_python_of_the_readme_is_what_the_acceptance_tests_run() -> None:
 
 def test_yaml_of_the_documents_can_be_read(document: Path) -> None:
     for block in blocks(document.read_text(), "yaml"):
-        assert yaml.safe_load(block.replace("{…}", "{}"))
+        assert all(yaml.safe_load_all(block.replace("{…}", "{}")))
 
 
 def test_readme_shows_the_example_as_it_is() -> None:
