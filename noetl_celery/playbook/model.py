@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _STEP_NAME = re.compile(r"[\w./-]+\Z")
@@ -99,15 +99,38 @@ def _kind(value: Any) -> str:
     )
 
 
-Text = Annotated[str, BeforeValidator(_text)]
-Name = Annotated[str, BeforeValidator(_text), AfterValidator(_identifier)]
-StepName = Annotated[str, BeforeValidator(_text), AfterValidator(_step_name)]
-Number = Annotated[Any, BeforeValidator(_number)]
-Count = Annotated[Any, BeforeValidator(_number), AfterValidator(_at_least_one)]
-Seconds = Annotated[Any, BeforeValidator(_number), AfterValidator(_not_negative)]
-Duration = Annotated[Any, BeforeValidator(_number), AfterValidator(_positive)]
-Free = Annotated[dict[str, Any], BeforeValidator(_mapping)]
-Input = Annotated[Any, BeforeValidator(_mapping_or_template)]
+def _number_or_template(**limits: float) -> WithJsonSchema:
+    """How editors are told of a number."""
+    number = {"type": "number", "exclusiveMaximum": _MAX_NUMBER, "exclusiveMinimum": -_MAX_NUMBER} | limits
+    text = {"type": "string", "pattern": r"\{|^\s*[-+]?[0-9]+(\.[0-9]+)?\s*$"}
+    return WithJsonSchema({"anyOf": [number, text]})
+
+
+Text = Annotated[str, BeforeValidator(_text), WithJsonSchema({"type": ["string", "number"]})]
+Name = Annotated[
+    str,
+    BeforeValidator(_text),
+    AfterValidator(_identifier),
+    WithJsonSchema({"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]*$"}),
+]
+StepName = Annotated[
+    str,
+    BeforeValidator(_text),
+    AfterValidator(_step_name),
+    WithJsonSchema({"type": ["string", "number"], "pattern": r"^[^\s{}]+$"}),
+]
+Number = Annotated[Any, BeforeValidator(_number), _number_or_template()]
+Count = Annotated[
+    Any, BeforeValidator(_number), AfterValidator(_at_least_one), _number_or_template(multipleOf=1, minimum=1)
+]
+Seconds = Annotated[Any, BeforeValidator(_number), AfterValidator(_not_negative), _number_or_template(minimum=0)]
+Duration = Annotated[Any, BeforeValidator(_number), AfterValidator(_positive), _number_or_template(exclusiveMinimum=0)]
+Free = Annotated[dict[str, Any], BeforeValidator(_mapping), WithJsonSchema({"type": ["object", "null"]})]
+Input = Annotated[
+    Any,
+    BeforeValidator(_mapping_or_template),
+    WithJsonSchema({"anyOf": [{"type": ["object", "null"]}, {"type": "string", "pattern": r"\{\{"}]}),
+]
 
 
 class Model(BaseModel):

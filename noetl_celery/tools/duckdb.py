@@ -25,6 +25,7 @@ class DuckdbTool:
 
     kind = "duckdb"
     raw_keys: frozenset[str] = frozenset()
+    keys: frozenset[str] = _KNOWN
 
     def check(self, config: Mapping[str, Any]) -> Sequence[Complaint]:
         """Keys, the SQL that has to be there, limits."""

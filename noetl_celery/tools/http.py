@@ -53,6 +53,7 @@ class HttpTool:
 
     kind = "http"
     raw_keys: frozenset[str] = frozenset()
+    keys: frozenset[str] = _KNOWN
 
     def __init__(self, *, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> None:
         self._max_body_bytes = max_body_bytes

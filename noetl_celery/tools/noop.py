@@ -14,10 +14,11 @@ class NoopTool:
 
     kind = "noop"
     raw_keys: frozenset[str] = frozenset()
+    keys: frozenset[str] = frozenset({"result"})
 
     def check(self, config: Mapping[str, Any]) -> Sequence[Complaint]:
         """Only unknown keys can be wrong here."""
-        return unknown_keys(config, {"result"})
+        return unknown_keys(config, self.keys)
 
     def run(self, call: ToolCall) -> Any:
         """The value of ``result``."""

@@ -38,6 +38,7 @@ class PythonTool:
 
     kind = "python"
     raw_keys: frozenset[str] = frozenset({"code"})
+    keys: frozenset[str] = _KNOWN
 
     def __init__(self, *, isolate: bool = False) -> None:
         self._isolate = isolate

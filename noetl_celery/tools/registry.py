@@ -8,11 +8,13 @@ from typing import Any
 
 from noetl_celery.errors import InputError
 from noetl_celery.tools.base import Tool
+from noetl_celery.tools.keys import COMMON
 from noetl_celery.tools.plugins import Plugins
 
 GROUP = "noetl_celery.tools"
 #: named here too, so that they work from a source tree and with the metadata of an older install
 BUILT_IN: Mapping[str, str] = {
+    "artifact": "noetl_celery.tools.artifact:ArtifactTool",
     "duckdb": "noetl_celery.tools.duckdb:DuckdbTool",
     "http": "noetl_celery.tools.http:HttpTool",
     "noop": "noetl_celery.tools.noop:NoopTool",
@@ -62,6 +64,14 @@ class ToolRegistry:
             return self.get(kind).raw_keys
         except InputError:
             return frozenset()
+
+    def keys(self, kind: str) -> frozenset[str] | None:
+        """The keys that this kind says it has, with those that every kind has; None if it does not say."""
+        try:
+            own = getattr(self.get(kind), "keys", None)
+        except InputError:
+            return None
+        return frozenset(own) | COMMON if isinstance(own, frozenset) else None
 
     def close(self) -> None:
         """Closes every tool that was used; may be called twice, and the tools may be used again after it."""

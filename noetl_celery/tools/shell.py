@@ -53,6 +53,7 @@ class ShellTool:
 
     kind = "shell"
     raw_keys: frozenset[str] = frozenset()
+    keys: frozenset[str] = _KNOWN
 
     def check(self, config: Mapping[str, Any]) -> Sequence[Complaint]:
         """Keys, the command that has to be there, and the form of what comes with it."""
