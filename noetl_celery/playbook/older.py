@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from noetl_celery.playbook.model import STEP_KEYS
+from noetl_celery.playbook.older_case import CaseReader
 from noetl_celery.playbook.older_parts import Findings, Unreadable, rename_all, without
 from noetl_celery.playbook.older_retry import INDEX, Retry, RetryReader, sequence, with_error_rules
 from noetl_celery.playbook.older_sink import SinkReader
@@ -29,6 +30,7 @@ class OlderForms:
         self._findings = findings
         self._retries = RetryReader(findings)
         self._sinks = SinkReader(findings)
+        self._cases = CaseReader(findings)
 
     def step(self, source: YamlMap) -> YamlMap:
         """The step in today's form; the same object if nothing in it is older."""
@@ -37,6 +39,8 @@ class OlderForms:
         step = source
         if isinstance(step.get("tool"), str):
             step = self._tool_by_kind(step)
+        if "case" in step:
+            step = self._cases.step(step)
         step, retries, sinks = self._taken(step)
         if isinstance(step.get("loop"), YamlMap):
             loop = self._loop(step["loop"])
