@@ -110,7 +110,7 @@ def test_nobody_is_dead_right_after_the_server_was_away(world: World) -> None:
     execution = world.begin(collection("{{ [1] }}"))
     frame = world.one_frame(execution)
     other = world.another_process()  # it has not come back yet
-    lane = Lane(other, frame, world.value("SELECT stage_id FROM noetl.stage"), 0)
+    lane = Lane(other, world.publisher, frame, world.value("SELECT stage_id FROM noetl.stage"), 0)  # type: ignore[arg-type]
     assert lane.start()
     wait_for(lambda: world.process.pulse.steady(1.0), "a quiet second")
     world.q(
@@ -173,7 +173,7 @@ def test_a_frozen_process_loses_its_row_only_when_its_lease_is_over(world: World
     execution = world.begin(collection("{{ [1, 2] }}", spec="mode: parallel, max_in_flight: 2"))
     frame = world.one_frame(execution)
     stage = world.value("SELECT stage_id FROM noetl.stage")
-    frozen = Lane(world.process, frame, stage, 0)
+    frozen = Lane(world.process, world.publisher, frame, stage, 0)  # type: ignore[arg-type]
     assert frozen.start()
     world.process.pulse.drop(frozen.run_id)
     wait_for(lambda: world.process.pulse.steady(1.0), "its own connection is no news")
