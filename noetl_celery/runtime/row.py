@@ -181,6 +181,7 @@ class RowRunner:
             print=lambda line: log.info("%s", line, extra=names),
             names=names,
             context=self._context(pipeline),
+            kept=self._stage.opener.at,
         )
         give_up = time.monotonic() + DATABASE_PATIENCE_SECONDS
         pause = 0.2

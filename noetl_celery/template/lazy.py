@@ -8,6 +8,7 @@ and keys only, and iteration reads page by page. What leaves a template is plain
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import ItemsView as _ItemsView
@@ -397,6 +398,54 @@ def plain(value: Any) -> Any:
     if isinstance(value, Lazy):
         return value._whole()
     return str(value) if kind is StoredText else value
+
+
+_STEP = re.compile(r"\.?([^.\[\]'\"]+)|\[(-?\d+)\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")
+
+
+def parse_path(text: str) -> Path:
+    """``a.b[3]['c d']`` → ``("a", "b", 3, "c d")``. Raises ``ValueError`` for what is no path."""
+    path: list[str | int] = []
+    place = 0
+    for found in _STEP.finditer(text):
+        if found.start() != place:
+            break
+        place = found.end()
+        name, index, *quoted = found.groups()
+        path.append(int(index) if index is not None else next(key for key in (name, *quoted) if key is not None))
+    if place != len(text) or text.startswith("."):
+        raise ValueError(f"{text!r} is no path: write for example `rows[0].name`, `['a key'].b`")
+    return tuple(path)
+
+
+def at(value: Any, path: Path) -> Any:
+    """The value at a path, lazy if it is large. Raises ``KeyError`` with a message for people."""
+    for position, key in enumerate(path):
+        try:
+            value = _below(value, key)
+        except (KeyError, IndexError):
+            whole, so_far = path_text(path), path_text(path[:position]) or "the result"
+            raise KeyError(f"there is no `{whole}`: {so_far} has no {key!r}") from None
+    return value
+
+
+def _below(value: Any, key: str | int) -> Any:
+    if isinstance(value, Mapping):
+        return value[key if isinstance(key, str) else str(key)]
+    if isinstance(value, list | LazySequence) and isinstance(key, int):
+        return value[key]
+    raise KeyError(key)
+
+
+def path_text(path: Path) -> str:
+    """The inverse of :func:`parse_path`."""
+    text = ""
+    for key in path:
+        if isinstance(key, int):
+            text += f"[{key}]"
+        else:
+            text += f".{key}" if key.isidentifier() else f"[{key!r}]"
+    return text.removeprefix(".")
 
 
 def reference(value: Any) -> Mapping[str, Any] | None:

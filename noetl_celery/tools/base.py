@@ -9,6 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 Credential = Mapping[str, Any]
 
 
+def _nothing_kept(place: Mapping[str, Any]) -> Any:
+    raise KeyError(place)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """One run of a task.
@@ -19,6 +23,7 @@ class ToolCall:
     line by line. ``names``: ``execution_id``, ``step``, ``task``, ``row`` for log lines.
     ``deadline``: ``time.monotonic()`` value after which the call should give up, or None.
     ``context``: what python code sees as ``context`` (execution_id, step, workload, ctx, iter …), JSON values.
+    ``kept``: opens the result that a ``_ref`` names (raises ``KeyError`` if there is none); it may be lazy.
     """
 
     config: Mapping[str, Any]
@@ -28,6 +33,7 @@ class ToolCall:
     names: Mapping[str, str]
     deadline: float | None = None
     context: Mapping[str, Any] = field(default_factory=dict)
+    kept: Callable[[Mapping[str, Any]], Any] = _nothing_kept
 
 
 @runtime_checkable
@@ -38,7 +44,8 @@ class Tool(Protocol):
     is wrong as ``(key or None, message)`` pairs. ``run`` does the work and returns JSON-safe data, or raises
     ``ToolError``; any other exception is a bug and becomes an error outcome of kind ``internal``. It may be run
     again for the same row after a crash: it promises at-least-once, no more.
-    ``raw_keys`` are never rendered (code). ``close`` ends pooled connections; it may be called twice.
+    ``raw_keys`` are never rendered (code). A tool may name its keys in ``keys`` (a frozenset), for editors; the common
+    ones of ``tools/keys.py`` are known. ``close`` ends pooled connections; it may be called twice.
     """
 
     kind: str
@@ -53,9 +60,13 @@ class Tool(Protocol):
 
 @dataclass(slots=True)
 class Reply:
-    """What a tool's ``run`` may return instead of bare data, to fill the envelope's ``http``, ``pg`` or ``py`` too."""
+    """What a tool's ``run`` may return instead of bare data, to fill the envelope's ``http``, ``pg`` or ``py`` too.
+
+    ``kept``: ``data`` is a mapping of JSON data and values from :attr:`ToolCall.kept`, which are not loaded.
+    """
 
     data: Any = None
     http: Mapping[str, Any] = field(default_factory=dict)
     pg: Mapping[str, Any] = field(default_factory=dict)
     py: Mapping[str, Any] = field(default_factory=dict)
+    kept: bool = False

@@ -41,7 +41,8 @@ def run_tool(tool: Tool, call: ToolCall, *, clock: Callable[[], float] = time.mo
 def _succeeded(returned: Any) -> Outcome:
     reply = returned if isinstance(returned, Reply) else Reply(returned)
     try:
-        return Outcome(jsonable(reply.data), http=_part(reply.http), pg=_part(reply.pg), py=_part(reply.py))
+        data = reply.data if reply.kept else jsonable(reply.data)
+        return Outcome(data, http=_part(reply.http), pg=_part(reply.pg), py=_part(reply.py))
     except TypeError as error:
         return Outcome(error=ErrorInfo("result_type", f"the result cannot be kept: {error}"))
 
