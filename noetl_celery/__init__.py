@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from noetl_celery.aio import AsyncExecution, AsyncNoetl
-    from noetl_celery.client import Execution, Noetl, Registered, Snapshot, StepProgress
+    from noetl_celery.client import Execution, Noetl, Registered
     from noetl_celery.errors import (
         ExecutionFailed,
         InputError,
@@ -65,7 +65,8 @@ _ERRORS = (
 )
 _SOURCES = {
     **dict.fromkeys(("AsyncExecution", "AsyncNoetl"), "aio"),
-    **dict.fromkeys(("Execution", "Noetl", "Registered", "Snapshot", "StepProgress"), "client"),
+    **dict.fromkeys(("Execution", "Noetl", "Registered"), "client"),
+    **dict.fromkeys(("Snapshot", "StepProgress"), "report"),
     **dict.fromkeys(_ERRORS, "errors"),
     "Settings": "settings",
 }

@@ -11,7 +11,8 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
-from noetl_celery.client import Execution, Noetl, Snapshot
+from noetl_celery.client import Execution, Noetl
+from noetl_celery.report import Snapshot
 from noetl_celery.settings import Settings
 
 P = ParamSpec("P")
@@ -68,6 +69,7 @@ class AsyncExecution:
     duration = _awaited(Execution.duration)
     steps = _awaited(Execution.steps)
     report = _awaited(Execution.report)
+    step_result = _awaited(Execution.step_result)
     cancel = _awaited(Execution.cancel)
     pause = _awaited(Execution.pause)
     resume = _awaited(Execution.resume)
@@ -91,6 +93,12 @@ class AsyncExecution:
         """See :meth:`Execution.result <noetl_celery.client.Execution.result>`."""
         await self.wait(timeout)
         return await self._outcome()
+
+    async def step_result_text(self, step: str, path: str = "") -> AsyncIterator[str]:
+        """See :meth:`Execution.step_result_text <noetl_celery.client.Execution.step_result_text>`."""
+        pieces = await asyncio.to_thread(self.sync.step_result_text, step, path)
+        async for piece in _stepped(pieces):
+            yield piece
 
     async def events(self, after: int = 0, *, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
         """See :meth:`Execution.events <noetl_celery.client.Execution.events>`."""

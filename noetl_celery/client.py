@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import ExecutionFailed, InputError, NotFound, Problem, ServiceError, WaitTimeout
 from noetl_celery.playbook.workload import deep_merged
+from noetl_celery.report import Snapshot, StepProgress, brief_error, build_report, step_progress
 from noetl_celery.settings import CONTROL_QUEUE, Settings, load
 from noetl_celery.submission import Playbook, checked_workload, read_playbook
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from noetl_celery.runtime.publish import Publisher
     from noetl_celery.store.db import Database
+    from noetl_celery.store.results import Opener
 
 T = TypeVar("T")
 
@@ -50,44 +52,6 @@ class Registered:
     catalog_id: int
     new: bool
     warnings: tuple[Problem, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StepProgress:
-    """How far an open step is: rows that ended (``ok``, ``failed``), rows and frames under way, its age in seconds.
-
-    ``total``: the rows that the source had when the loop began, where ``loop.cursor.count`` says so.
-    """
-
-    stage_id: int
-    step: str
-    visit: int
-    kind: str
-    ok: int
-    failed: int
-    frames: int
-    open_frames: int
-    open_rows: int
-    seconds: float
-    total: int | None = None
-
-    @property
-    def done(self) -> int:
-        """Rows that have their final outcome."""
-        return self.ok + self.failed
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """One look at an execution. ``away`` says why PostgreSQL could not be asked; the rest is then as last seen."""
-
-    status: str
-    steps: tuple[StepProgress, ...] = ()
-    away: str | None = None
-
-    @property
-    def final(self) -> bool:
-        return self.status in FINAL
 
 
 class Noetl:
@@ -271,7 +235,7 @@ class Execution:
         """The open steps and how far each is."""
         from noetl_celery.store import executions
 
-        return tuple(_step(row) for row in self._client.run(lambda c: executions.progress(c, self.id)))
+        return tuple(step_progress(row) for row in self._client.run(lambda c: executions.progress(c, self.id)))
 
     def wait(self, timeout: float | None = None) -> str:
         """Waits for the end; its final status. PostgreSQL may be away for up to a minute in the meantime.
@@ -319,7 +283,7 @@ class Execution:
         def read(connection: Connection) -> Snapshot:
             row = executions.get(connection, self.id)
             open_steps = executions.progress(connection, self.id) if steps else []
-            return Snapshot(row["status"] if row else "CANCELLED", tuple(_step(line) for line in open_steps))
+            return Snapshot(row["status"] if row else "CANCELLED", tuple(step_progress(line) for line in open_steps))
 
         return self._client.run(read, patience_seconds=0)
 
@@ -335,16 +299,63 @@ class Execution:
         """What :meth:`result` returns or raises, of an execution that has ended; ``WaitTimeout`` if it has not."""
         from noetl_celery.store import executions
 
-        row, result = self._client.run(lambda c: (executions.get(c, self.id), executions.result(c, self.id)))
+        row, kept = self._client.run(lambda c: (executions.get(c, self.id), executions.result(c, self.id)))
         if row is None:
             raise NotFound(f"there is no execution {self.id}")
         if row["status"] not in FINAL:
             raise WaitTimeout(f"execution {self.id} is still {row['status']}")
         if row["status"] != "COMPLETED":
-            error = _error(row["error"])
+            error = brief_error(row["error"])
             said = f": {error['message']}" if error else ""
             raise ExecutionFailed(f"execution {self.id} is {row['status']}{said}", error=error)
-        return result
+        return self._whole(self._opener().open(kept))
+
+    def step_result(self, step: str, path: str = "") -> Any:
+        """The result of a step's last visit that has ended; with ``path`` (``rows[3].name``) only that part of it.
+
+        Raises ``NotFound`` for a step without a result and a path that leads nowhere, ``InputError`` for what is no
+        path or is too large for one process: :meth:`step_result_text` has no such limit.
+        """
+        return self._whole(self._kept(step, path))
+
+    def step_result_text(self, step: str, path: str = "") -> Iterator[str]:
+        """JSON text of the same, piece by piece and of any size. Raises what :meth:`step_result` does."""
+        from noetl_celery.store.results import chunks
+
+        return chunks(self._kept(step, path))
+
+    def _opener(self) -> Opener:
+        from noetl_celery.store.loaders import Limits
+        from noetl_celery.store.results import Opener
+
+        return Opener(self._client.run, Limits.of(self._client.settings))
+
+    def _kept(self, step: str, path: str) -> Any:
+        from noetl_celery.store import stages
+        from noetl_celery.template.lazy import at, parse_path, unselected
+
+        try:
+            keys = parse_path(path)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        opener = self._opener()
+        found = self._client.run(lambda c: stages.Results(c, self.id, [step], opener).load([step]))
+        if step not in found:
+            steps = ", ".join(line["step_name"] for line in self.steps()) or "none yet"
+            raise NotFound(f"step '{step}' of execution {self.id} has no result", hint=f"its steps: {steps}")
+        try:
+            return at(unselected(found[step]), keys)
+        except KeyError as error:
+            raise NotFound(str(error.args[0])) from None
+
+    def _whole(self, value: Any) -> Any:
+        from noetl_celery.template.lazy import TooLarge, plain, unselected
+
+        try:
+            return plain(unselected(value))
+        except TooLarge as error:
+            hint = f"noetl-celery result {self.id} STEP --output FILE writes one of any size"
+            raise InputError(str(error), hint=hint) from None
 
     def report(self) -> dict[str, Any]:
         """Everything at a glance, as ``noetl-celery run --json`` prints it: status, error, every step's last visit."""
@@ -468,34 +479,3 @@ def _publisher(settings: Settings) -> Publisher:
         },
     )
     return Publisher(app)
-
-
-def build_report(row: Mapping[str, Any], steps: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """The object that ``run --json`` prints, from the execution's record and the last visits of its steps."""
-    return {
-        "execution_id": str(row["execution_id"]),
-        "status": row["status"],
-        "error": _error(row["error"]),
-        "steps": {step["step_name"]: {"status": step["status"], "output": step["result"]} for step in steps},
-        "duration_seconds": round(float(seconds), 3),
-    }
-
-
-def _error(error: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return {key: error.get(key) for key in ("kind", "message", "step", "task")} if error else None
-
-
-def _step(row: Mapping[str, Any]) -> StepProgress:
-    return StepProgress(
-        stage_id=int(row["stage_id"]),
-        step=row["step_name"],
-        visit=int(row["visit"]),
-        kind=row["kind"],
-        ok=int(row["ok"]),
-        failed=int(row["failed"]),
-        frames=int(row["frames"]),
-        open_frames=int(row["open_frames"]),
-        open_rows=int(row["open_rows"]),
-        seconds=float(row["seconds"]),
-        total=row["total"],
-    )

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from noetl_celery.client import Execution, Snapshot, StepProgress
+    from noetl_celery.client import Execution
+    from noetl_celery.report import Snapshot, StepProgress
 
 #: without a terminal: at most a line per step so often, and none before
 PLAIN_SECONDS = 2.0

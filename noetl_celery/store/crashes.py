@@ -12,6 +12,31 @@ from noetl_celery.engine.decision import Event
 from noetl_celery.store import events, frames
 from noetl_celery.store.db import one
 
+_RETURN = """
+    WITH held AS (
+        UPDATE noetl.row r SET crashes = r.crashes + 1, taken_by = NULL, lane = NULL,
+               status = CASE WHEN r.crashes + 1 >= d.fails_at THEN 'FAILED' ELSE 'READY' END,
+               error = CASE WHEN r.crashes + 1 >= d.fails_at THEN %(error)s END,
+               position = CASE WHEN r.crashes + 1 >= d.fails_at THEN NULL
+                               WHEN r.crashes + 1 >= %(max)s THEN %(condemned)s::json ELSE r.position END,
+               finished_at = CASE WHEN r.crashes + 1 >= d.fails_at THEN clock_timestamp() END
+        FROM (SELECT %(max)s + dead_letter::int AS fails_at FROM noetl.frame WHERE frame_id = %(frame)s) d
+        WHERE r.frame_id = %(frame)s AND r.status = 'TAKEN' AND r.taken_by = %(run)s
+        RETURNING r.status
+    ), counted AS (
+        SELECT count(*) FILTER (WHERE status = 'FAILED') AS failed,
+               count(*) FILTER (WHERE status = 'READY') AS again FROM held
+    )
+    UPDATE noetl.frame f
+    SET open_rows = f.open_rows - c.failed, failed_rows = f.failed_rows + c.failed,
+        reruns = f.reruns + c.again, attempt = f.attempt + 1,
+        stopping = f.stopping OR (f.fail_fast AND c.failed > 0)
+    FROM counted c, noetl.stage s
+    WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND s.stage_id = f.stage_id
+    RETURNING f.frame_id, f.stage_id, f.execution_id, f.open_rows, f.stopping, f.lanes, s.step_name, s.kind,
+              c.again, c.failed
+"""
+
 
 def return_rows(
     connection: Connection, run: Mapping[str, Any], *, max_crashes: int, republish_seconds: float
@@ -31,30 +56,7 @@ def return_rows(
     }
     frame = one(
         connection,
-        """
-        WITH held AS (
-            UPDATE noetl.row r SET crashes = r.crashes + 1, taken_by = NULL, lane = NULL,
-                   status = CASE WHEN r.crashes + 1 >= d.fails_at THEN 'FAILED' ELSE 'READY' END,
-                   error = CASE WHEN r.crashes + 1 >= d.fails_at THEN %(error)s END,
-                   position = CASE WHEN r.crashes + 1 >= d.fails_at THEN NULL
-                                   WHEN r.crashes + 1 >= %(max)s THEN %(condemned)s::json ELSE r.position END,
-                   finished_at = CASE WHEN r.crashes + 1 >= d.fails_at THEN clock_timestamp() END
-            FROM (SELECT %(max)s + dead_letter::int AS fails_at FROM noetl.frame WHERE frame_id = %(frame)s) d
-            WHERE r.frame_id = %(frame)s AND r.status = 'TAKEN' AND r.taken_by = %(run)s
-            RETURNING r.status
-        ), counted AS (
-            SELECT count(*) FILTER (WHERE status = 'FAILED') AS failed,
-                   count(*) FILTER (WHERE status = 'READY') AS again FROM held
-        )
-        UPDATE noetl.frame f
-        SET open_rows = f.open_rows - c.failed, failed_rows = f.failed_rows + c.failed,
-            reruns = f.reruns + c.again, attempt = f.attempt + 1,
-            stopping = f.stopping OR (f.fail_fast AND c.failed > 0)
-        FROM counted c, noetl.stage s
-        WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND s.stage_id = f.stage_id
-        RETURNING f.frame_id, f.stage_id, f.execution_id, f.open_rows, f.stopping, f.lanes, s.step_name, s.kind,
-                  c.again, c.failed
-        """,
+        _RETURN,
         frame=run["frame_id"],
         run=run["run_id"],
         max=max_crashes,

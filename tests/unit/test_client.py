@@ -12,10 +12,10 @@ import pytest
 import noetl_celery
 from noetl_celery import AsyncExecution, AsyncNoetl, Execution, InputError, Noetl, PlaybookInvalid, ServiceError
 from noetl_celery import client as module
-from noetl_celery.client import build_report
 from noetl_celery.errors import WaitTimeout
-from noetl_celery.settings import load
 from noetl_celery.playbook.workload import deep_merged
+from noetl_celery.report import Snapshot, build_report
+from noetl_celery.settings import load
 from noetl_celery.submission import checked_workload, read_playbook
 
 NOWHERE = "postgresql://nobody:secret@127.0.0.1:1/x"
@@ -147,11 +147,11 @@ class Scripted(Execution):
     def row(self) -> dict[str, Any]:
         return {"status": "PENDING", "error": None}
 
-    def _look(self, steps: bool) -> module.Snapshot:
+    def _look(self, steps: bool) -> Snapshot:
         answer = next(self._answers)
         if isinstance(answer, Exception):
             raise answer
-        return module.Snapshot(answer)
+        return Snapshot(answer)
 
 
 @pytest.fixture

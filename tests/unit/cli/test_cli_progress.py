@@ -7,7 +7,7 @@ import pytest
 
 from noetl_celery.cli import console
 from noetl_celery.cli.progress import PLAIN_SECONDS, ProgressView, Rate, step_words
-from noetl_celery.client import Snapshot, StepProgress
+from noetl_celery.report import Snapshot, StepProgress
 
 
 def step(**changes: object) -> StepProgress:

@@ -1,0 +1,80 @@
+"""What an execution looks like from outside: progress, snapshots, the report. No connection is needed for any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from noetl_celery.engine.state import FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgress:
+    """How far an open step is: rows that ended (``ok``, ``failed``), rows and frames under way, its age in seconds.
+
+    ``total``: the rows that the source had when the loop began, where ``loop.cursor.count`` says so.
+    """
+
+    stage_id: int
+    step: str
+    visit: int
+    kind: str
+    ok: int
+    failed: int
+    frames: int
+    open_frames: int
+    open_rows: int
+    seconds: float
+    total: int | None = None
+
+    @property
+    def done(self) -> int:
+        """Rows that have their final outcome."""
+        return self.ok + self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One look at an execution. ``away`` says why PostgreSQL could not be asked; the rest is then as last seen."""
+
+    status: str
+    steps: tuple[StepProgress, ...] = ()
+    away: str | None = None
+
+    @property
+    def final(self) -> bool:
+        return self.status in FINAL
+
+
+def build_report(row: Mapping[str, Any], steps: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """The object that ``run --json`` prints, from the execution's record and the last visits of its steps."""
+    return {
+        "execution_id": str(row["execution_id"]),
+        "status": row["status"],
+        "error": brief_error(row["error"]),
+        "steps": {step["step_name"]: {"status": step["status"], "output": step["result"]} for step in steps},
+        "duration_seconds": round(float(seconds), 3),
+    }
+
+
+def brief_error(error: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """An execution's error as people see it: what, in which step and task."""
+    return {key: error.get(key) for key in ("kind", "message", "step", "task")} if error else None
+
+
+def step_progress(row: Mapping[str, Any]) -> StepProgress:
+    """A row of ``executions.progress`` as people see it."""
+    return StepProgress(
+        stage_id=int(row["stage_id"]),
+        step=row["step_name"],
+        visit=int(row["visit"]),
+        kind=row["kind"],
+        ok=int(row["ok"]),
+        failed=int(row["failed"]),
+        frames=int(row["frames"]),
+        open_frames=int(row["open_frames"]),
+        open_rows=int(row["open_rows"]),
+        seconds=float(row["seconds"]),
+        total=row["total"],
+    )
