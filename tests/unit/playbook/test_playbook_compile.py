@@ -284,7 +284,8 @@ def test_frames() -> None:
 
 def test_a_cursor() -> None:
     found = loop_of(
-        f"{{iterator: x, aggregate: {{a: {{sum: '{{{{ y }}}}'}}}}, cursor: {{credential: '{{{{ c }}}}', claim: {CLAIM}, "
+        f"{{iterator: x, aggregate: {{a: {{sum: '{{{{ y }}}}'}}}}, cursor: {{credential: '{{{{ c }}}}', "
+        f"claim: {CLAIM}, "
         "reclaim: R, reclaim_after: 60, dead_letter: D, count: C, options: {o: 1}}}"
     )
     cursor = found.cursor
