@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,8 @@ from noetl_celery.playbook import graph, lint, model
 from noetl_celery.playbook.keychain import keychain_plan
 from noetl_celery.playbook.normalise import Normaliser
 from noetl_celery.playbook.plan import KeychainPlan, Plan, StepPlan
-from noetl_celery.playbook.problems import Path, Reporter, suggestion
-from noetl_celery.playbook.source import YamlMap, plain, read
+from noetl_celery.playbook.problems import Path, Reporter, drop_consequences, suggestion
+from noetl_celery.playbook.source import YamlMap, plain, read, value_at
 from noetl_celery.playbook.steps import StepCompiler
 from noetl_celery.playbook.values import CursorCatalog, ToolCatalog, ValueCompiler
 from noetl_celery.playbook.workbook import expand
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _PRUNINGS = 4
+_EXECUTOR_KEYS = frozenset(model.ExecutorSpec.model_fields)
 _API_VERSION = "noetl.io/v2"
 _SHADOWED = frozenset(
     {"workload", "ctx", "iter", "args", "output", "outcome", "event", "spec", "job", "execution_id", "now"}
@@ -53,6 +55,7 @@ def compile_playbook(
     report = Reporter(readable, file, document, problems)
     compiler = _Compiler(report, tools, cursors)
     plan = compiler.plan()
+    drop_consequences(problems)
     problems.raise_errors()
     assert plan is not None, "no plan without a problem"
     if warn:
@@ -76,7 +79,8 @@ class _Compiler:
             return None
         entry = self._entry(root, steps)
         arcs = {name: [arc.step for arc in step.next.arcs] for name, step in steps.items()}
-        self._unreachable(arcs, entry)
+        if not self._report.problems.errors:  # which may well be why no arc leads to a step
+            self._unreachable(arcs, entry)
         back = graph.back_edges(arcs, entry)
         return Plan(
             path=root.metadata.path or root.metadata.name,
@@ -107,8 +111,18 @@ class _Compiler:
         for key, right in (("apiVersion", _API_VERSION), ("kind", "Playbook")):
             if key in checked:
                 checked[key] = right
+        self._executor_keys()
         found = self._validated(model.Document, checked, (), None)
         return found if isinstance(found, model.Document) else None
+
+    def _executor_keys(self) -> None:
+        """Any key may stand in ``executor.spec``; one that is nearly one of ours is a slip."""
+        spec = value_at(self._document, ("executor", "spec"))
+        for key in spec if isinstance(spec, dict) else ():
+            near = difflib.get_close_matches(key, _EXECUTOR_KEYS, n=1, cutoff=0.8)
+            if near and key not in _EXECUTOR_KEYS:
+                path: Path = ("executor", "spec", key)
+                self._report.warn(f"`{key}` has no effect", path, code="no-effect", hint=f"did you mean `{near[0]}`?")
 
     def _validated(self, kind: type[BaseModel], data: Any, path: Path, step: str | None) -> BaseModel | None:
         """The model, after reporting what is wrong; without the wrong parts, so that the rest is looked at too."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from noetl_celery.playbook.model import AdmitThen, Then
 from noetl_celery.playbook.older import OlderForms, labelled, unlabelled
 from noetl_celery.playbook.older_parts import Findings
 from noetl_celery.playbook.source import Mark, YamlList, YamlMap
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
     from noetl_celery.errors import Problems
 
-_RULE_KEYS = frozenset({"when", "then", "else"})
+#: what may stand right in a rule instead of below its `then`
+_THEN_KEYS = Then.model_fields.keys() | AdmitThen.model_fields.keys()
 #: kinds whose `args` are those of a command
 _OWN_ARGS = ("container",)
 
@@ -105,7 +107,7 @@ class Normaliser:
                     rule.put(key, inner[key], inner.mark_of(key))
             else:
                 rule.put("then", inner, mark)
-        loose = [key for key in rule if key not in _RULE_KEYS]
+        loose = [key for key in rule if key in _THEN_KEYS]
         if loose and "then" not in rule:
             then = rule.derived(*loose)
             rule = _without(rule, *loose)

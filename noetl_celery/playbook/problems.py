@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from noetl_celery.errors import Problem, Problems
 from noetl_celery.playbook.model import STEP_KEYS, Step
-from noetl_celery.playbook.source import YamlMap, place_of
+from noetl_celery.playbook.source import YamlMap, place_of, value_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +22,17 @@ Path = tuple[str | int, ...]
 #: what is compared with a misspelt name: names about as long as it, and not without end
 _UNLIKE, _CANDIDATES, _LONGEST = 8, 300, 100
 _SHOWN = 80
+#: other words for `when`
+_CONDITIONS = frozenset({"if", "when", "cond", "condition", "unless"})
+#: keys that a tool has as well, but that the author of a step means for it
+_ELSEWHERE = frozenset({"policy", "mode", "max_in_flight", "cursor", "arcs", "frame"})
+#: a word where a mapping is expected: what it was meant to say
+_IN_SHORT = {
+    "then": "write `then: {{do: {}}}`",
+    "tool": "write `{{kind: {}}}`",
+    "metadata": "write `metadata: {{name: {}}}`",
+    "cursor": "write `cursor: {{kind: {}, claim: …}}`",
+}
 
 _NEEDED_FOR = {
     "step": "every step has a name: `step: …`",
@@ -74,19 +85,29 @@ class Reporter:
                 message, hint = self._unknown_step_key(str(location[0]), path)
             else:
                 message, hint = _in_words(found, model, location)
+            if found["type"] == "missing" and (slip := self._slip(str(location[-1]), (*path, *location[:-1]))):
+                hint = f"did you mean it by `{slip}`?"
             self.error(message, (*path, *location), code=_code_of(found), step=step, hint=hint)
+
+    def _slip(self, key: str, path: Path) -> str | None:
+        """A key that stands where one is missing, and is nearly it (in a tool, where any key might be right)."""
+        beside = value_at(self.document, path)
+        near = difflib.get_close_matches(key, beside, n=1, cutoff=0.7) if isinstance(beside, dict) else []
+        return near[0] if near else None
 
     def _unknown_step_key(self, key: str, path: Path) -> tuple[str, str | None]:
         """A misspelt key of a step, or one that was meant for its tool."""
         near = difflib.get_close_matches(key, STEP_KEYS, n=1, cutoff=0.8)
         if near:
             return f"unknown key `{key}`", f"did you mean `{near[0]}`?"
-        step: Any = self.document
-        for part in path:
-            step = step[part]
-        if "tool" in step:
+        if key in _CONDITIONS:
+            hint = "a condition stands in the arc that leads here (`when`), or in `spec.policy.admit.rules`"
+            return f"a step has no `{key}`", hint
+        if "tool" in value_at(self.document, path) and key not in _ELSEWHERE:
             return f"`{key}` beside `tool` belongs inside it", f"move `{key}` into `tool`"
-        return f"unknown key `{key}`", f"a key of a tool stands inside it: `tool: {{kind: …, {key}: …}}`"
+        inside = _stands_inside(key, Step)
+        tool = f"a key of a tool stands inside it: `tool: {{kind: …, {key}: …}}`"
+        return f"unknown key `{key}`", inside or tool
 
     def _add(self, message: str, path: Path, step: str | None, hint: str | None, code: str, *, warning: bool) -> None:
         mark = place_of(self.document, path)
@@ -122,6 +143,21 @@ def suggestion(name: str, known: Iterable[str]) -> str | None:
     return f"did you mean `{near[0]}`?" if near else None
 
 
+def drop_consequences(problems: Problems) -> None:
+    """Takes out what is missing only because it is misspelt, which is told as well."""
+    meant = {
+        (problem.step, problem.hint.split("`")[1])
+        for problem in problems.errors
+        if problem.code == "unknown-key" and problem.hint is not None and problem.hint.startswith("did you mean `")
+    }
+    problems.found[:] = [
+        problem
+        for problem in problems.found
+        if problem.code not in ("missing-key", "tool-config")
+        or not any((problem.step, key) in meant for key in problem.message.split("`")[1::2])
+    ]
+
+
 def _cut(text: str) -> str:
     """As much of the author's text as a message needs."""
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
@@ -139,6 +175,8 @@ def _in_words(found: Any, model: type[BaseModel], location: Path) -> tuple[str, 
     kind, value = found["type"], found.get("input")
     if kind == "extra_forbidden":
         return _unknown_key(str(location[-1]), model, location)
+    if kind == "missing" and key == "step" and "arcs" in location:
+        return "`step` is missing", "an arc says where it leads: `step: …`"
     if kind == "missing":
         hint = "every tool says its kind: `kind: http`" if key == "kind" and model is Step else _NEEDED_FOR.get(key)
         return f"`{key}` is missing", hint
@@ -157,7 +195,9 @@ def _in_words(found: Any, model: type[BaseModel], location: Path) -> tuple[str, 
         "bool_type": "true or false is expected",
         "bool_parsing": "true or false is expected",
     }.get(kind, str(found["msg"]))
-    return f"`{key}`: {expected}" if key else expected, None
+    short = _IN_SHORT.get(key) if kind.startswith("model") and isinstance(value, str) else None
+    hint = short.format(_cut(value)) if short is not None else None
+    return f"`{key}`: {expected}" if key else expected, hint
 
 
 def _unknown_key(key: str, model: type[BaseModel], location: Path) -> tuple[str, str | None]:
@@ -165,7 +205,14 @@ def _unknown_key(key: str, model: type[BaseModel], location: Path) -> tuple[str,
     inside = next((part for part in reversed(location[:-1]) if isinstance(part, str)), None)
     where = f" in `{inside}`" if inside else ""
     allowed = ", ".join(sorted(known))
-    return f"unknown key `{key}`{where}", suggestion(key, known) or (f"known keys: {allowed}" if allowed else None)
+    near = suggestion(key, known)
+    if near is None and key in _CONDITIONS and "when" in known:
+        near = "did you mean `when`?"
+    if near is None and key == "else" and "when" in known:
+        near = "write `- else: …` as a rule of its own, after this one"
+    holder = _model_at(model, location[:-1])
+    near = near or (_stands_inside(key, holder) if holder is not None else None)
+    return f"unknown key `{key}`{where}", near or (f"known keys: {allowed}" if allowed else None)
 
 
 def _near_literal(value: Any, allowed: str) -> str | None:
@@ -176,14 +223,29 @@ def _near_literal(value: Any, allowed: str) -> str | None:
     )
 
 
+def _stands_inside(key: str, holder: type[BaseModel]) -> str | None:
+    """Where a key belongs that stands too far out: ``next: {mode: …}`` for ``next: {spec: {mode: …}}``."""
+    for name, field in holder.model_fields.items():
+        inner = _model_in(field.annotation)
+        if inner is not None and key in inner.model_fields and get_origin(field.annotation) is not list:
+            return f"`{key}` stands inside `{field.alias or name}`: `{field.alias or name}: {{{key}: …}}`"
+    return None
+
+
 def _keys_at(model: type[BaseModel], location: Path) -> list[str]:
+    holder = _model_at(model, location)
+    return [field.alias or name for name, field in holder.model_fields.items()] if holder is not None else []
+
+
+def _model_at(model: type[BaseModel], location: Path) -> type[BaseModel] | None:
+    """The model of what stands at a place below ``model``."""
     current: type[BaseModel] | None = model
     for part in location:
         if isinstance(part, int) or current is None:
             continue
         field = next((f for name, f in current.model_fields.items() if (f.alias or name) == part), None)
         current = _model_in(field.annotation) if field is not None else None
-    return [field.alias or name for name, field in current.model_fields.items()] if current is not None else []
+    return current
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

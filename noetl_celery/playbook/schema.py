@@ -186,4 +186,3 @@ def _ref(name: str) -> Json:
 
 def _text(name: str, key: str) -> Json:
     return {"description": TEXTS[name][key]}
-

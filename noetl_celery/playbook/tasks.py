@@ -126,11 +126,9 @@ class TaskCompiler(ValueCompiler):
             self._unknown_kind("tool", kind, {*self._tools.kinds(), *_LANGUAGE_KINDS}, (*where, "kind"))
             return frozenset({"code"})
         for key, message in self._tools.check(kind, config):
-            self._error(
-                f"{called}: {message}",
-                (*where, key) if key is not None else (*where, "kind"),
-                code=complaint_code(message),
-            )
+            said, hint = said_and_hint(message)
+            place = (*where, key) if key is not None else (*where, "kind")
+            self._error(f"{called}: {said}", place, code=complaint_code(message), hint=hint)
         return self._tools.raw_keys(kind)
 
     def _unknown_kind(self, what: str, kind: str, known: Collection[str], where: Path) -> None:
@@ -222,3 +220,9 @@ class TaskCompiler(ValueCompiler):
 def complaint_code(message: str) -> str:
     """Tools say in words what is wrong with their keys; a key that they do not know is the commonest of it."""
     return "unknown-key" if "unknown key `" in message else "tool-config"
+
+
+def said_and_hint(message: str) -> tuple[str, str | None]:
+    """A tool's complaint about a key in its two parts: what is wrong, and what to write instead."""
+    said, separator, hint = message.partition(": ")
+    return (said, hint) if separator and said.startswith("unknown key `") else (message, None)

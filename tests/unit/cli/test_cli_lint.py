@@ -81,7 +81,7 @@ def test_warnings_are_told_beside_errors(run: Run, write: Write) -> None:
     code, printed, _ = run(both)
     assert code == 2
     assert any("[older-form]" in line for line in printed)
-    assert printed[-1] == f"{both}: 2 errors, 2 warnings"
+    assert printed[-1] == f"{both}: 2 errors, 1 warning"
 
 
 def test_files_are_told_in_the_order_in_which_they_are_named(run: Run, write: Write) -> None:

@@ -83,7 +83,7 @@ def test_steps(workflow: str, said: list[str]) -> None:
         ("{cursor: {auth: x, claim: 'UPDATE {{ a b }}'}, iterator: i}", ["step 'a': claim: the template `a b`"]),
         (
             "{cursor: {auth: x, clam: UPDATE}, iterator: i}",
-            ["needs `claim`", "unknown key `clam` in `cursor` (did you"],
+            ["unknown key `clam` in `cursor` (did you mean `claim`?)"],
         ),
         ("{in: [1], iterator: i, spec: {max_in_flight: 0}}", ["`max_in_flight` must be at least 1, not 0"]),
         ("{in: [1], iterator: i, spec: {max_in_flight: lots}}", ["is expected, not 'lots'"]),
@@ -140,7 +140,7 @@ def test_rules(rule: str, said: str) -> None:
             "apiVersion: v1\nkind: Job\nmetadata: {}\nworkflow: [{step: a}]\n",
             ["1:1: apiVersion is 'v1' (this is read: noetl.io/v2)", "2:1: kind is 'Job'", "3:11: `name` is missing"],
         ),
-        (HEAD + "workflw: []\n", ["1:1: `workflow` is", "4:1: unknown key `workflw` (did you mean"]),
+        (HEAD + "workflw: []\n", ["4:1: unknown key `workflw` (did you mean `workflow`?)"]),
         (HEAD + "workflow: []\n", ["4:1: `workflow` has no step"]),
         (HEAD + "workflow: {a: 1}\n", ["4:1: `workflow`: a list is expected, not a mapping"]),
         (HEAD + "workload: 5\nworkflow: [{step: a}]\n", ["4:1: `workload`: a mapping is expected, not a number"]),
