@@ -29,7 +29,10 @@ _KINDS: tuple[tuple[type[duckdb.Error], str, bool], ...] = (
 )
 #: duckdb has one class for everything outside of it
 _LOST_POSTGRES = re.compile(r"connect to Postgres|server closed the connection|connection to server")
-_LOCK = re.compile(r"(?:set|get) lock on file|Conflicting lock|used by another process", re.IGNORECASE)
+#: the last: another thread of this process is just closing the file
+_LOCK = re.compile(
+    r"(?:set|get) lock on file|Conflicting lock|used by another process|Unique file handle conflict", re.IGNORECASE
+)
 _EXTENSION = re.compile(r"extension ['\"](?:[^'\"]*/)?(\w+)(?:\.duckdb_extension)?['\"]", re.IGNORECASE)
 _UNAVAILABLE = re.compile(r"Failed to download|automatically install|INSTALL|could not be loaded", re.IGNORECASE)
 _PREFIX = re.compile(r"^(?:[A-Z][\w-]* )+Error: |^INTERRUPT Error: ")
@@ -37,8 +40,8 @@ _PLACE = re.compile(r"\n+LINE (\d+): .*\Z", re.DOTALL)
 
 
 def is_lock(error: duckdb.Error) -> bool:
-    """Whether a file could not be opened because another process has it."""
-    return isinstance(error, duckdb.IOException) and _LOCK.search(str(error)) is not None
+    """Whether a file could not be opened because somebody else has it at this moment."""
+    return _LOCK.search(str(error)) is not None
 
 
 def tool_error(
@@ -73,9 +76,9 @@ def tool_error(
 
 
 def _kind(error: duckdb.Error, text: str) -> tuple[str, bool]:
+    if is_lock(error):
+        return "locked", True
     if isinstance(error, duckdb.IOException) and not isinstance(error, duckdb.HTTPException):
-        if is_lock(error):
-            return "locked", True
         return ("connection", True) if _LOST_POSTGRES.search(text) else ("io", False)
     return next(((kind, retryable) for known, kind, retryable in _KINDS if isinstance(error, known)), ("sql", False))
 

@@ -156,6 +156,16 @@ def test_what_is_no_database(database: Any) -> None:
     assert failure("SELECT 1", database=database)[0] == "config"
 
 
+def test_threads_that_open_and_close_a_file_all_the_time() -> None:
+    """One closes it for good just when another one opens it."""
+
+    def turn(_: int) -> Any:
+        return rows("SELECT 1 AS i")
+
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(turn, range(150))) == [[{"i": 1}]] * 150
+
+
 def test_threads_of_a_process_share_a_file() -> None:
     rows("CREATE TABLE t (i INT)")
 
