@@ -90,6 +90,16 @@ FLAKY = """\
         VALUES ('{{ workload.run }}', '{{ result.data | tojson | replace("'", "''") }}'::jsonb)
 """
 
+MOVE = """\
+  - step: move
+    tool: postgres
+    auth: older_db
+    command: |
+      UPDATE older_source SET taken = true WHERE id <= {{ workload.most }}
+      RETURNING id, id * 4 AS square, '{{ workload.run }}' AS run
+    sink: {tool: postgres, auth: older_db, table: older_sinks}
+"""
+
 
 class Stub(ThreadingHTTPServer):
     """Three pages of two rows under every path; the first call of page 2, and of `flaky`, finds it busy."""
@@ -148,6 +158,7 @@ def tables(system: System) -> None:
     assert done.returncode == 0, done.stderr
     system.sql("CREATE TABLE public.older_pages (path text, n int)")
     system.sql("CREATE TABLE public.older_sinks (id int PRIMARY KEY, square int CHECK (square < 9), run text)")
+    system.sql("CREATE TABLE public.older_source (id int, taken bool)")
     system.sql("CREATE TABLE public.older_answers (run text, answer jsonb)")
 
 
@@ -190,6 +201,18 @@ def test_a_row_fails_with_its_sink(system: System, form: Form) -> None:
     assert report["status"] == "FAILED"
     assert (report["error"]["step"], report["error"]["task"]) == ("save", "save_sink")
     assert system.sql("SELECT id, square, run FROM public.older_sinks ORDER BY id") == [(1, 1, form), (2, 4, form)]
+
+
+def test_what_a_statement_changed_is_undone_with_its_sink(system: System, form: Form) -> None:
+    system.sql("TRUNCATE public.older_sinks, public.older_source")
+    system.sql("INSERT INTO public.older_source VALUES (1, false), (2, false), (3, false)")
+    report = ran(system, form, "move", MOVE, {"run": form, "most": 3})
+    assert report["status"] == "FAILED"
+    assert system.sql("SELECT DISTINCT taken FROM public.older_source") == [(False,)]
+    report = ran(system, form, "move", MOVE, {"run": form, "most": 2})
+    assert report["steps"]["move"]["output"]["row_count"] == 2, report
+    assert system.sql("SELECT id, square FROM public.older_sinks ORDER BY id") == [(1, 4), (2, 8)]
+    assert system.sql("SELECT id FROM public.older_source WHERE taken ORDER BY id") == [(1,), (2,)]
 
 
 def test_a_flaky_call_is_repeated_and_its_answer_saved(system: System, stub: Stub, form: Form) -> None:
