@@ -34,6 +34,13 @@ class Compiled:
 @lru_cache(maxsize=_CACHED)
 def compile_source(source: str) -> Compiled:
     """Compiles task code; cached by its text. Raises ``SyntaxError`` and ``ValueError`` (null bytes)."""
+    try:
+        return _compiled(source)
+    except (RecursionError, MemoryError):
+        raise SyntaxError("the code is nested too deeply") from None
+
+
+def _compiled(source: str) -> Compiled:
     tree = ast.parse(source, FILENAME)
     scope = _TopLevel()
     rewritten = scope.visit(tree)

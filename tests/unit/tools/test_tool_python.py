@@ -307,6 +307,11 @@ def test_threads_do_not_meet() -> None:
         ({"code": "a = 1\nif a:\nb"}, [("code", "the code cannot be compiled: line 3: expected an indented block")]),
         ({"code": "yield 1\nreturn 2"}, [("code", "the code cannot be compiled: line 1: 'yield' outside function")]),
         ({"code": "a = 1\0"}, [("code", "the code cannot be compiled: ")]),
+        (
+            {"code": "a = " + "-" * 20_000 + "1"},
+            [("code", "the code cannot be compiled: the code is nested too deeply")],
+        ),
+        ({"code": "a = " + "1 + " * 20_000 + "1"}, [("code", "the code cannot be compiled: the code is nested too")]),
         ({"code": ["x"]}, [("code", "the code has to be text, not list")]),
         (
             {"script": {"source": {"type": "gcs", "path": "x"}}},
