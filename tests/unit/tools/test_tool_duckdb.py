@@ -202,7 +202,7 @@ def test_a_file_of_another_process_is_waited_for(held: tuple[Path, subprocess.Po
         really_sleep(seconds)
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as pool:
-        patch.setattr(duckdb_files.time, "sleep", sleep)
+        patch.setattr(time, "sleep", sleep)
         answer = pool.submit(rows, "SELECT 1 AS i", database=str(file))
         assert waits.wait(10)
         process.communicate()
