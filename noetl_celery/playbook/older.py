@@ -216,8 +216,10 @@ class OlderForms:
             raise Unreadable
         retry = self._retries.read(*retries[0]) if retries else Retry(task.mark)
         task, sinks = self._sinks.joined(task, sinks + retry.sinks)
+        # The name of a workbook call is that of the workbook's task, so its result has that name.
+        called = str(task["name"]) if task.get("kind") == "workbook" and "name" in task else None
         if retry.successes:
-            call = str(task["name"]) if task.get("kind") == "workbook" and "name" in task else f"{name}_call"
+            call = called or f"{name}_call"
             saving = self._sinks.tasks(sinks, name, call, str(task.get("kind")), retry.path)
             try:
                 return sequence(task, name, call, retry, [with_error_rules(sink, retry) for sink in saving])
@@ -225,13 +227,13 @@ class OlderForms:
                 self._findings.problem(str(error), retry.mark, hint="write it out as a mapping")
                 raise Unreadable from None
         task = with_error_rules(task, retry)
-        saving = self._sinks.tasks(sinks, name, name, str(task.get("kind")), None)
+        saving = self._sinks.tasks(sinks, name, called or name, str(task.get("kind")), None)
         if not saving:
             return [task]
         return [
             _named(task, name),
             *(with_error_rules(sink, retry) for sink in saving),
-            self._sinks.answer(name, saving[0].mark),
+            self._sinks.answer(name, called or name, saving[0].mark),
         ]
 
 

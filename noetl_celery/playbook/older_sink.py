@@ -68,9 +68,9 @@ class SinkReader:
         return task, sinks
 
     @staticmethod
-    def answer(name: str, mark: Mark) -> YamlMap:
-        """The last task, whose result is that of the task ``name``: a sink adds nothing to a step's result."""
-        answer: YamlMap = made({"name": f"{name}_result", "kind": "noop", "result": braces(name)}, mark)
+    def answer(name: str, result: str, mark: Mark) -> YamlMap:
+        """The last task, whose result is that of the task ``result``: a sink adds nothing to a step's result."""
+        answer: YamlMap = made({"name": f"{name}_result", "kind": "noop", "result": braces(result)}, mark)
         return answer
 
     def _task(self, sink: YamlMap, mark: Mark, name: str, result: str, kind: str, path: str | None) -> YamlMap | None:

@@ -194,3 +194,17 @@ def test_any_other_sink_is_a_task_of_its_own(sink: str) -> None:
         f"- step: s\n  tool: {{kind: postgres, auth: db, command: C}}\n  sink: {{tool: postgres, table: t, {sink}}}"
     )
     assert [task.kind for task in plan.tasks] == ["postgres", "transfer", "noop"]
+
+
+@pytest.mark.parametrize("retry", ["2", "{on_success: {while: response.more, max_attempts: 2}}"])
+def test_a_task_of_the_workbook_is_saved_under_its_own_name(retry: str) -> None:
+    text = document(f"""
+    - step: s
+      tool: {{kind: workbook, name: ask}}
+      retry: {retry}
+      sink: {{tool: postgres, table: t, auth: d, args: {{a: "{{{{ result.data.a }}}}"}}}}
+    """)
+    plan = compiled(text + "\nworkbook: [{name: ask, tool: {kind: http, url: u}}]\n").plan.steps["s"]
+    ran = run(plan, {"http": lambda *_: http({"a": 1}), "transfer": lambda *_: {}})
+    assert ran.of("s_sink")[0]["source"]["data"] == {"a": 1}
+    assert ran.data["body"] == {"a": 1}
