@@ -291,7 +291,12 @@ def test_upsert_needs_a_unique_key(transfer: Transfer, goods: Connection) -> Non
 def test_rows_whose_key_is_null_are_all_kept(transfer: Transfer, admin: Connection) -> None:
     admin.execute("CREATE TABLE public.nulls (k int UNIQUE, v text)")
     try:
-        rows = [{"k": None, "v": "a"}, {"k": None, "v": "b"}, {"k": 1, "v": "c"}, {"k": 1, "v": "d"}]
+        rows: list[dict[str, Any]] = [
+            {"k": None, "v": "a"},
+            {"k": None, "v": "b"},
+            {"k": 1, "v": "c"},
+            {"k": 1, "v": "d"},
+        ]
         ok(transfer(data(*rows), target={"table": "nulls", "mode": "upsert", "key": "k"}))
         assert admin.execute("SELECT k, v FROM nulls ORDER BY v").fetchall() == [(None, "a"), (None, "b"), (1, "d")]
     finally:
@@ -392,7 +397,7 @@ def test_moving_rows_is_undone_with_a_failure(transfer: Transfer, goods: Connect
     try:
         source = {"kind": "postgres", "auth": auth, "command": "DELETE FROM public.outbox RETURNING id, name"}
         outcome = transfer(source, chunk_size=2)
-        (left,) = goods.execute("SELECT count(*) FROM public.outbox").fetchone() or ()
+        ((left,),) = goods.execute("SELECT count(*) FROM public.outbox").fetchall()
         assert (outcome.error is not None, left, len(stored(goods))) == ((True, 3, 1) if bad else (False, 0, 3))
     finally:
         goods.execute("DROP TABLE public.outbox")
