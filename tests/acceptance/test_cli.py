@@ -115,6 +115,30 @@ def test_one_playbook_that_is_refused_keeps_all_out(system: System) -> None:
     assert system.cli("run", "acceptance/good").returncode == 2
 
 
+def test_a_refused_playbook_is_shown_with_its_lines(system: System) -> None:
+    bad = system.playbook("marked", ASKS.replace("postgres", "postgrs"))
+    linted = system.cli("lint", bad)
+    assert linted.returncode == 2
+    *shown, count = linted.stdout.splitlines()
+    assert count == f"{bad}: 1 error"
+    assert shown[1].endswith('tool: {kind: postgrs, auth: "{{ workload.auth }}", command: SELECT 40 + 2 AS answer}')
+    assert shown[2].index("^") == shown[1].index("kind")
+    for command in ("register", "run"):
+        done = system.cli(command, bad)
+        assert done.returncode == 2
+        assert done.stderr.splitlines() == [*shown, f"error: 1 problem in {bad}"]
+
+
+def test_what_needs_no_service_works_from_anywhere(system: System) -> None:
+    done = system.cli("plan", HELLO)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("examples/hello\n├── workload: greeting, names\n")
+    assert system.cli("plan", HELLO, "--format", "mermaid").stdout.startswith("flowchart TD\n")
+    done = system.cli("schema", "--output", "playbook.schema.json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((system.folder / "playbook.schema.json").read_text())["properties"]["apiVersion"]
+
+
 def test_failed(system: System) -> None:
     file = system.playbook("fails", FAILS)
     done = system.cli("run", file)

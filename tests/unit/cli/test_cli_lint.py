@@ -142,6 +142,45 @@ def test_github(run: Run, write: Write) -> None:
     assert as_github(problem) == "::error file=a%2Cb%3Ac.yaml,line=1,col=2,title=yaml::100%25%0Awrong"
 
 
+OLD = HEAD + "  # first\n  - step: start\n    tool: http # old\n    url: http://x\n"
+
+
+def test_fix_writes_older_forms_anew_and_keeps_comments(run: Run, write: Write) -> None:
+    old = write("old.yaml", OLD)
+    code, printed, error = run(old, "--fix")
+    assert (code, printed) == (0, [f"{old}: no problems"])
+    assert len(error) == 1
+    assert error[0].startswith(f"{old}: older forms rewritten (3 lines; ")
+    text = Path(old).read_text()
+    assert "tool: http" not in text
+    assert "kind: http" in text
+    assert "# first" in text
+    assert "# old" in text
+    assert run(old, "--fix") == (0, [f"{old}: no problems"], [])
+    assert Path(old).read_text() == text
+
+
+def test_diff_shows_what_fix_would_do_and_writes_nothing(run: Run, write: Write) -> None:
+    old, good = write("old.yaml", OLD), write("good.yaml", ODD)
+    code, printed, error = run(old, good, "--diff")
+    assert (code, error) == (0, [])
+    assert printed[:2] == [f"--- {old}", f"+++ {old}"]
+    assert "-    tool: http # old" in printed
+    assert any(line.startswith("+") and "kind: http" in line for line in printed)
+    assert Path(old).read_text() == OLD
+
+
+def test_fix_leaves_a_file_alone_that_cannot_be_read(run: Run, write: Write, tmp_path: Path) -> None:
+    bad = write("bad.yaml", "a: [1\n")
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"a: \xff\n")
+    code, printed, error = run(bad, str(binary), "--fix")
+    assert (code, error) == (2, [])
+    assert f"{binary}:1:4: error: the file is not UTF-8 (byte 0xff) [yaml]" in printed
+    assert Path(bad).read_text() == "a: [1\n"
+    assert run("missing.yaml", "--fix") == (2, [], ["error: missing.yaml cannot be read: No such file or directory"])
+
+
 def lines_of(problem: Problem) -> list[str]:
     return list(shown(problem, Sources(), StringIO()))
 
