@@ -38,10 +38,10 @@ def painted_status(status: str, stream: TextIO) -> str:
     return paint(status, STATUS_COLOURS.get(status), stream)
 
 
-def out(text: str = "") -> None:
-    """A line of a command's result, on stdout. Raises :class:`ReaderGone`."""
+def out(text: str = "", end: str = "\n") -> None:
+    """A line (or a piece) of a command's result, on stdout. Raises :class:`ReaderGone`."""
     try:
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(f"{text}{end}")
     except BrokenPipeError:
         raise ReaderGone from None
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,7 +20,7 @@ from noetl_celery.cli.console import (
     short_json,
     table,
 )
-from noetl_celery.errors import WaitTimeout
+from noetl_celery.errors import InputError, WaitTimeout
 
 if TYPE_CHECKING:
     from noetl_celery.client import Execution
@@ -95,6 +96,39 @@ def events(
                     out(_event_line(event))
                 if stay:
                     flush()
+
+
+def result(
+    execution_id: Id,
+    step: Annotated[str, typer.Argument(metavar="STEP", help="The step's name.")],
+    path: Annotated[str, typer.Option(help="Only a part of it, as `rows[3].name`.")] = "",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file instead of stdout.")] = None,
+) -> None:
+    """Prints the result of a step as JSON, whatever its size."""
+    from noetl_celery.client import Noetl
+
+    with Noetl() as client:
+        pieces = client.execution(execution_id).step_result_text(step, path)
+        if output is not None:
+            _write(output, pieces)
+            return
+        for piece in pieces:
+            out(piece, end="")
+        out()
+
+
+def _write(file: Path, pieces: Iterable[str]) -> None:
+    """The file is there when all of it is written, and not before."""
+    part = file.with_name(f"{file.name}.part")
+    try:
+        with part.open("w", encoding="utf-8") as stream:
+            stream.writelines(pieces)
+            stream.write("\n")
+        part.replace(file)
+    except OSError as error:
+        raise InputError(f"{file} cannot be written: {error.strerror or error}") from None
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def list_(

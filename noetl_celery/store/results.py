@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.playbook.plan import ResultPlan
 from noetl_celery.store.db import execute, one
 from noetl_celery.store.loaders import ROWS_AT_ONCE, Body, Limits, Read, Rows, per_page, reference_to
-from noetl_celery.template import plain, reference
+from noetl_celery.template import plain, reference, to_json
 from noetl_celery.template.lazy import (
     MARK,
     REFERENCE_KEY,
@@ -38,6 +38,7 @@ from noetl_celery.template.lazy import (
     document,
     made,
     stands_out,
+    unselected,
 )
 
 #: a NUL character in JSON text, told from an escaped backslash before the text "u0000"
@@ -169,6 +170,27 @@ def brief(kept: Any) -> Any:
         place = {"stage_id": told["stage"]} if "stage" in told else {"result_id": told["id"]}
         return {**told.get("fields", {}), REFERENCE_KEY: place, "bytes": told["bytes"]}
     return {key: brief(item) if stands_out(item) else item for key, item in kept.items()}
+
+
+def chunks(value: Any) -> Iterator[str]:
+    """JSON text of a value, piece by piece: what is lazy is read page by page, so it may have any size."""
+    value = unselected(value)
+    if isinstance(value, LazySequence):
+        yield from _joined("[", ((None, element) for element in value), "]")
+    elif isinstance(value, LazyMapping) or (isinstance(value, dict) and any(map(stands_out, value.values()))):
+        yield from _joined("{", value.items(), "}")
+    else:
+        yield to_json(value)
+
+
+def _joined(begin: str, items: Iterable[tuple[str | None, Any]], end: str) -> Iterator[str]:
+    comma = ""
+    yield begin
+    for key, item in items:
+        yield comma if key is None else f"{comma}{to_json(key)}: "
+        yield from chunks(item)
+        comma = ", "
+    yield end
 
 
 # -- opening -----------------------------------------------------------------------------------------------------------

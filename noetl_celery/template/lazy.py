@@ -448,6 +448,11 @@ def path_text(path: Path) -> str:
     return text.removeprefix(".")
 
 
+def unselected(value: Any) -> Any:
+    """All of a value of which templates see only ``output_select``; any other value as it is."""
+    return value._kept if isinstance(value, Selected) else value
+
+
 def reference(value: Any) -> Mapping[str, Any] | None:
     """The document to keep instead of ``value``; None if it is not kept elsewhere."""
     if isinstance(value, Lazy):
