@@ -16,6 +16,7 @@ from psycopg import sql
 from running import System
 
 from noetl_celery import Execution, NoetlError
+from noetl_celery.tools.duckdb_files import folder
 
 pytestmark = pytest.mark.acceptance
 
@@ -122,6 +123,9 @@ def started(system: System, api: str, request: pytest.FixtureRequest) -> Iterato
             except NoetlError as error:
                 found[name] = error
         yield found
+    for execution in found.values():
+        if isinstance(execution, Execution):
+            (folder() / f"{execution.id}.duckdb").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
