@@ -29,6 +29,8 @@ _HEADER = re.compile(r"(authorization|x-api-key|x-auth-token)", re.I)
 #: what stands for a secret without being one
 _PLACEHOLDER = re.compile(r"\{\{|\{%|\$\{|<.*>|^\*+$|^x+$|^\$[A-Z_]+$|^(bearer|basic)\s*$", re.I)
 _URL = re.compile(r"\b[a-z][a-z0-9+]*://[^\s:/@{}]+:(?P<secret>[^\s:/@{}]+)@", re.I)
+#: how steps end
+_ENDS = frozenset({"step.done", "loop.done", "step.failed"})
 _NOW = frozenset({"now", "random"})
 
 
@@ -105,9 +107,10 @@ class _Step:
             return
         success = "loop.done" if self._step.loop is not None else "step.done"
         if _never(tree, {success, "step.failed"}):
+            named = sorted(_events_in(tree))[0]
             looped = "has a loop" if self._step.loop is not None else "has no loop"
-            named = next(iter(sorted(_events_in(tree))), "")
-            message = f"`when` never holds: the step {looped}, so it never ends in `{named}`"
+            why = f"the step {looped}, so it never ends in" if named in _ENDS else "no step ends in"
+            message = f"`when` never holds: {why} `{named}`"
             self._warn(message, where, "event-never", f"it ends in `{success}` or `step.failed`")
 
     # -- policies ------------------------------------------------------------------------------------------------------

@@ -65,6 +65,11 @@ def _complaint(use: Use, known: _Known, plan: Plan, step: StepPlan) -> tuple[str
             hint = f"write `{owner}.results.{use.name}`"
             return f"`{use.name}` is a task of the step `{owner}`, and its name is not seen here", hint
         near = difflib.get_close_matches(use.name, sorted(known.names), n=1, cutoff=_CLOSE)
+        if use.called:
+            return (
+                f"there is no function `{use.name}`",
+                "templates have filters, and `now`, `range`, `dict`, `namespace`",
+            )
         hint = f"did you mean `{near[0]}`?" if near else f"if a run gives it, say so in `workload: {{{use.name}: …}}`"
         return f"nothing sets `{use.name}`", hint
     keys = known.keys.get(use.name)

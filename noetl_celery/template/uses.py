@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -21,29 +22,32 @@ class Use:
     """A top-level name in a template, with the key that is asked of it: ``workload.a.b`` → ``workload``, ``a``.
 
     ``line`` counts from 0 within the text. ``guarded``: the template can do without it (``default``, ``is defined``,
-    ``if``, the left of ``or``).
+    ``if``, the left of ``or``). ``called``: it is used as a function.
     """
 
     name: str
     key: str | None
     line: int
     guarded: bool
+    called: bool = False
 
 
-def uses(source: str, *, condition: bool = False) -> list[Use]:
+@functools.lru_cache(maxsize=4096)
+def uses(source: str, *, condition: bool = False) -> tuple[Use, ...]:
     """Every use of a name that the template does not define itself, in the order of the text.
 
     ``condition``: text without braces is an expression. Text that does not parse uses nothing.
     """
     tree = _tree(source, condition)
     if tree is None:
-        return []
+        return ()
     names = _undeclared(tree) - _LAST_FALLBACKS.keys()
     guarded = {pair for node in _guards(tree) for pair in _pairs(node, names)}
-    return [
-        Use(name, key, node.lineno - 1, (name, key) in guarded or (name, None) in guarded)
+    called = {id(call.node) for call in tree.find_all(nodes.Call)}
+    return tuple(
+        Use(name, key, node.lineno - 1, (name, key) in guarded or (name, None) in guarded, id(node) in called)
         for name, key, node in _looked_up(tree, names)
-    ]
+    )
 
 
 def sole_expression(source: str, *, condition: bool = False) -> nodes.Expr | None:

@@ -177,6 +177,14 @@ def test_events_that_do_not_come(loop: str, when: str, found: list[str]) -> None
     assert codes(step, HEAD + "workload: {n: 1}\n") == found
 
 
+def test_why_an_event_does_not_come() -> None:
+    step = "- {step: a, tool: {kind: noop}, next: {arcs: [{step: b, when: event.name == '%s'}]}}\n- step: b"
+    [line] = said(step % "loop.done")
+    assert "`when` never holds: the step has no loop, so it never ends in `loop.done` (it ends in `step.done`" in line
+    [line] = said(step % "call.done")
+    assert "`when` never holds: no step ends in `call.done` (it ends in `step.done` or `step.failed`)" in line
+
+
 # -- policies ----------------------------------------------------------------------------------------------------------
 
 
@@ -229,6 +237,7 @@ NAMES = HEAD + "workload: {greeting: hello, nested: {a: 1}}\n"
             "`load` is a task of the step `first`, and its name is not seen here (write `first.results.load`",
         ),
         ("{% for x in itms %}{{ x }}{% endfor %}", "nothing sets `itms`"),
+        ("{{ token('x') }}", "there is no function `token` (templates have filters, and `now`"),
         ("{{ unheard_of }}", "nothing sets `unheard_of` (if a run gives it, say so in `workload: {unheard_of: …}`)"),
     ],
 )
