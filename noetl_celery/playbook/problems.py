@@ -22,6 +22,7 @@ Path = tuple[str | int, ...]
 #: what is compared with a misspelt name: names about as long as it, and not without end
 _UNLIKE, _CANDIDATES, _LONGEST = 8, 300, 100
 _SHOWN = 80
+_FOREIGN = re.compile(r"\{\{\s*[`.$]|[\s(]\.\s*(\}\}|$)|^\s*[.`$]|`")
 #: other words for `when`
 _CONDITIONS = frozenset({"if", "when", "cond", "condition", "unless"})
 #: keys that a tool has as well, but that the author of a step means for it
@@ -75,7 +76,10 @@ class Reporter:
         line = None if mark is None else mark.text_line + error.line
         line, column = self._find(error.expression, line, None if mark is None else mark.column)
         message = f"{what}: the template `{_cut(error.expression)}` does not parse: {error.message}"
-        self.problems.add(Problem(message, self.file, line, column, step, code="template-syntax"))
+        # Format strings of other languages (`{{.Name}}`, `{{json .}}`) are the usual reason.
+        foreign = _FOREIGN.search(error.expression) is not None
+        hint = "text with braces of its own stands between {% raw %} and {% endraw %}" if foreign else None
+        self.problems.add(Problem(message, self.file, line, column, step, hint, code="template-syntax"))
 
     def invalid(self, error: ValidationError, model: type[BaseModel], path: Path, *, step: str | None) -> None:
         """Everything that a model refuses."""

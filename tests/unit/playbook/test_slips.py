@@ -49,6 +49,15 @@ def test_rules(rule: str, said: str) -> None:
     assert said in line
 
 
+@pytest.mark.parametrize(
+    ("text", "hinted"),
+    [("{{.Name}}", True), ("{{json .}}", True), ("{{`{{json .}}`}}", True), ("{{ a b }}", False), ("{{ a. }}", False)],
+)
+def test_braces_of_other_languages(text: str, hinted: bool) -> None:
+    [line] = refused(f"- {{step: a, tool: {{kind: noop, result: '{text}'}}}}")
+    assert ("between {% raw %} and {% endraw %}" in line) is hinted, line
+
+
 def test_a_slip_in_executor_spec() -> None:
     head = HEAD + "executor: {spec: {entrystep: a, replicas: 3}}\n"
     [warning] = compiled("- step: a", head).warnings
