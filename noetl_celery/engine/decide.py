@@ -450,7 +450,7 @@ def _envelope(data: Any, error: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def _empty_collection() -> dict[str, Any]:
-    return {"results": [], "data": [], "count": 0, "stats": {"ok": 0, "failed": 0}}
+    return {"results": [], "data": [], "count": 0, "stats": {"total": 0, "ok": 0, "failed": 0}}
 
 
 def _error(error: Exception) -> dict[str, Any]:

@@ -219,7 +219,7 @@ class TableFacts:
 
     def collection(self, stage: StageState) -> Mapping[str, Any]:
         found = collection(self._connection, stage.stage_id, self._limits)
-        stats = {"ok": stage.ok, "failed": stage.failed}
+        stats = {"total": len(found), "ok": stage.ok, "failed": stage.failed}
         return {"results": found, "data": found, "count": len(found), "stats": stats}
 
     def failures(self, stage: StageState, limit: int) -> Sequence[Mapping[str, Any]]:

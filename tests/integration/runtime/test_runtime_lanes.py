@@ -290,7 +290,7 @@ def test_best_effort_goes_on(world: World) -> None:
     playbook = collection("{{ [1, 0, 2] }}", step={"policy": {"failure": {"mode": "best_effort"}}})
     execution = world.begin(playbook)
     assert world.run(execution) == "COMPLETED"
-    assert world.steps(execution)["start"]["result"]["stats"] == {"ok": 2, "failed": 1}
+    assert world.steps(execution)["start"]["result"]["stats"] == {"total": 3, "ok": 2, "failed": 1}
 
 
 # losing the lease, and the database

@@ -31,7 +31,7 @@ class KnownFacts:
 
     def collection(self, stage: StageState) -> Mapping[str, Any]:
         results = self.collections.get(stage.stage_id, [])
-        stats = {"ok": stage.ok, "failed": stage.failed}
+        stats = {"total": len(results), "ok": stage.ok, "failed": stage.failed}
         return {"results": results, "data": results, "count": len(results), "stats": stats}
 
     def failures(self, stage: StageState, limit: int) -> Sequence[Mapping[str, Any]]:

@@ -345,7 +345,8 @@ class TableFacts:
         results = [row.result for _, row in self._rows(stage)]
         ok = sum(row.status == "OK" for _, row in self._rows(stage))
         failed = sum(row.status == "FAILED" for _, row in self._rows(stage))
-        return {"results": results, "data": results, "count": len(results), "stats": {"ok": ok, "failed": failed}}
+        stats = {"total": len(results), "ok": ok, "failed": failed}
+        return {"results": results, "data": results, "count": len(results), "stats": stats}
 
     def failures(self, stage: StageState, limit: int) -> Sequence[Mapping[str, Any]]:
         failed = [(frame, row) for frame, row in self._rows(stage) if row.status == "FAILED"]

@@ -234,13 +234,13 @@ def test_the_result_of_a_collection_keeps_the_order_of_its_items() -> None:
     told = Told([collection("each", [1, 2])])
     told.facts.collections[told.stage("each").stage_id] = ["a", "b"]
     told.frame("each", ok=2)
-    expected = {"results": ["a", "b"], "data": ["a", "b"], "count": 2, "stats": {"ok": 2, "failed": 0}}
+    expected = {"results": ["a", "b"], "data": ["a", "b"], "count": 2, "stats": {"total": 2, "ok": 2, "failed": 0}}
     assert told.result("each") == expected
 
 
 def test_the_result_of_an_empty_collection() -> None:
     told = Told([collection("each", [])])
-    assert told.result("each") == {"results": [], "data": [], "count": 0, "stats": {"ok": 0, "failed": 0}}
+    assert told.result("each") == {"results": [], "data": [], "count": 0, "stats": {"total": 0, "ok": 0, "failed": 0}}
 
 
 def test_what_rows_wrote_to_ctx_is_merged_in_their_order_when_their_frame_is_told() -> None:

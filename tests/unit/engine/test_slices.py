@@ -118,7 +118,12 @@ def test_a_cancel_ends_the_loop_after_its_frame() -> None:
 def test_an_empty_list_is_done_at_once() -> None:
     told = looping(LazySequence(Unread(), (), 0, 5))
     assert told.last.slices == []
-    assert told.last.closings[-1].result == {"results": [], "data": [], "count": 0, "stats": {"ok": 0, "failed": 0}}
+    assert told.last.closings[-1].result == {
+        "results": [],
+        "data": [],
+        "count": 0,
+        "stats": {"total": 0, "ok": 0, "failed": 0},
+    }
 
 
 def test_a_mapping_is_no_list_and_is_not_read_for_that() -> None:
