@@ -213,6 +213,42 @@ def test_results_of_tasks_are_kept_each_by_itself(world: World) -> None:
     assert world.value("SELECT count(*) FROM noetl.result") == 2, "the last task's result is the step's: kept once"
 
 
+def called(world: World, *steps: dict[str, Any]) -> str:
+    """A playbook that calls another one of these steps."""
+    child = json.loads(playbook(*steps))
+    child["metadata"] = {"name": "child", "path": "test/child"}
+    world.register(json.dumps(child))
+    return "test/child"
+
+
+def test_what_a_child_made_is_referred_to_not_copied(world: World) -> None:
+    """Also by a row that is parked, and goes on elsewhere, with it."""
+    path = called(world, probe("start"))
+    slow = {"policy": {"rules": [{"when": "{{ _attempt < 2 }}", "then": {"do": "retry", "delay": 60, "attempts": 3}}]}}
+    tasks = [
+        {"name": "call", "kind": "playbook", "path": path},
+        {"name": "pause", "kind": "probe", "input": {"step": "pause", "id": "{{ call.rows[1].id }}"}, "spec": slow},
+        {"name": "last", "kind": "noop", "result": "{{ [call.rows[2].id, call.meta.count] }}"},
+    ]
+    returning(world, start=BIG)
+    execution = world.begin(
+        playbook(
+            {"step": "both", "tool": tasks},
+            {"step": "alone", "tool": {"kind": "playbook", "path": path}},
+            probe("use", id="{{ alone.rows[3].id }}", both="{{ both }}", result="{{ alone.meta.count }}"),
+        )
+    )
+    world.run(execution)
+    (position,) = world.column("SELECT position FROM noetl.row WHERE status = 'PARKED'")
+    assert len(json.dumps(position)) < 3000
+    assert set(position["results"]["call"]) == {MARK}
+    world.q("UPDATE noetl.wakeup SET due_at = clock_timestamp()")
+    assert world.settle(execution) == "COMPLETED", world.q("SELECT error FROM noetl.row")
+    assert given_to(world, "pause") == [{"id": 1}] * 2
+    assert given_to(world, "use") == [{"id": 3, "both": [2, 200], "result": 200}]
+    assert world.value("SELECT count(*) FROM noetl.result") == 2, "one for each child, none for the caller"
+
+
 # -- loops -------------------------------------------------------------------------------------------------------------
 
 
