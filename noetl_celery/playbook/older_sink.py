@@ -113,6 +113,12 @@ class SinkReader:
     def _tool(self, sink: YamlMap, name: str, result: str, names: dict[str, str]) -> YamlMap:
         """Any other tool, with the result as its input `data` where that is how it is given."""
         kind = str(sink.get("kind"))
+        for key in ("sink", "retry"):
+            if key in sink:
+                hint = "give it to the task whose result is saved"
+                message = f"unknown key `{key}` in `sink`"
+                self._findings.problem(message, sink.mark_of(key), hint=hint, code="unknown-key")
+        sink = without(sink, "sink", "retry")
         task = made({"name": name, "kind": kind}, sink.mark)
         for key in sink:
             new = {"statement": "command", "statements": "commands", "credential": "auth", "args": "input"}.get(

@@ -84,7 +84,8 @@ def _meaning(source: YamlMap, file: str) -> Any:
     normaliser = Normaliser(file, problems)
     document = expand(normaliser.document(source), normaliser.step, problems, file)
     for step in document["workflow"] if isinstance(document.get("workflow"), YamlList) else ():
-        for task in (step.get("tool") or ()) if isinstance(step, YamlMap) else ():
+        tasks = step.get("tool") if isinstance(step, YamlMap) else None
+        for task in tasks if isinstance(tasks, YamlList) else ():
             if isinstance(task, YamlMap):
                 task.pop("older", None)
     meaning = plain(document)

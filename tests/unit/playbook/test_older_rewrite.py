@@ -148,6 +148,12 @@ def test_flow_style_is_written_whole() -> None:
     assert "# all" in written
 
 
+@pytest.mark.parametrize("other", ["5", "text", "[1]", "{a: 1}", "null"])
+def test_steps_of_another_shape_are_in_no_way(other: str) -> None:
+    text = document(f"- {{step: s, tool: {other}}}\n- {other}\n- step: t\n  tool: noop")
+    assert "kind: noop" in rewrite(text, file="f.yaml")
+
+
 def test_a_step_that_cannot_be_read_stays_as_it_is() -> None:
     text = document("- step: s\n  tool: {kind: noop}\n  retry: {max_attempt: 3}\n- step: t\n  tool: noop")
     written = rewrite(text, file="f.yaml")

@@ -137,6 +137,7 @@ def test_what_a_sink_cannot_be() -> None:
     tool = "- step: s\n  tool: {kind: noop}\n  sink: "
     assert refused(tool + "postgres") == ["`sink` is a mapping"]
     assert refused(tool + "{tool: postgres, table: t, auth: d, modes: x}") == ["unknown key `modes` in `sink`"]
+    assert refused(tool + "{tool: http, url: u, retry: 2}") == ["unknown key `retry` in `sink`"]
     assert refused("- step: s\n  sink: {tool: postgres, table: t}") == ["`sink` in a step without a tool"]
 
 
