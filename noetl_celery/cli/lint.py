@@ -17,7 +17,8 @@ from noetl_celery.cli.problems import Sources, as_data, as_github, counted, in_o
 from noetl_celery.errors import InputError, PlaybookInvalid, Problem
 
 _SUFFIXES = (".yaml", ".yml")
-_PLAYBOOK = re.compile(rb"""^(apiVersion:\s*["']?noetl\.io/|kind:\s*["']?Playbook\b)""", re.M)
+_KIND = re.compile(rb"""^kind:\s*["']?(\w*)""", re.M)
+_VERSION = re.compile(rb"""^apiVersion:\s*["']?noetl\.io/""", re.M)
 
 Paths = Annotated[
     list[str], typer.Argument(metavar="FILE_OR_FOLDER…", help="Playbooks, and folders of them.", show_default=False)
@@ -99,9 +100,11 @@ def _is_playbook(file: Path, folder: Path) -> bool:
     if hidden or file.suffix not in _SUFFIXES or not file.is_file():
         return False
     try:
-        return bool(_PLAYBOOK.search(file.read_bytes()))
+        text = file.read_bytes()
     except OSError:
         return True  # whoever reads it next says why it cannot be read
+    kind = _KIND.search(text)
+    return kind[1] == b"Playbook" if kind is not None else _VERSION.search(text) is not None
 
 
 def _for_people(files: Sequence[str], problems: Sequence[Problem]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.text import Text
@@ -18,7 +18,8 @@ _BOLD, _DIM, _ARROW = "bold", "dim", "cyan"
 
 def show(data: Mapping[str, Any]) -> None:
     """Prints the tree; without colours where there is no terminal."""
-    console = Console(file=sys.stdout, no_color=not coloured(sys.stdout), highlight=False, soft_wrap=True)
+    colours: Literal["auto"] | None = "auto" if coloured(sys.stdout) else None
+    console = Console(file=sys.stdout, color_system=colours, highlight=False, soft_wrap=True)
     if not sys.stdout.isatty():
         console.width = 10_000  # whoever reads a pipe breaks lines as it likes
     with console.capture() as captured:

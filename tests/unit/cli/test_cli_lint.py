@@ -97,12 +97,15 @@ def test_files_are_told_in_the_order_in_which_they_are_named(run: Run, write: Wr
 def test_a_folder_stands_for_the_playbooks_in_it(run: Run, write: Write, tmp_path: Path) -> None:
     odd = write("some/odd.yml", ODD)
     write("some/deep/er/no.yaml", "services: {}\n")
+    write("some/other.yaml", "apiVersion: noetl.io/v2\nkind: Subscription\n")
+    forgot = write("some/forgot.yaml", BAD.replace("kind: Playbook\n", ""))
     write("some/.hidden/bad.yaml", BAD)
     bad = write("some/deep/bad.yaml", BAD)
     code, printed, _ = run(str(tmp_path))
     assert code == 2
     assert [line for line in printed if line.endswith(("error", "errors", "warning"))] == [
         f"{bad}: 2 errors",
+        f"{forgot}: 3 errors",
         f"{odd}: 1 warning",
     ]
 
