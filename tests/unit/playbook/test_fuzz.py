@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import time
@@ -96,7 +97,7 @@ def rename(data: Any, choice: random.Random) -> None:
 
 def replace(data: Any, choice: random.Random) -> None:
     holder, key = choice.choice(places(data))
-    holder[key] = choice.choice(ODD_VALUES)
+    holder[key] = copy.deepcopy(choice.choice(ODD_VALUES))
 
 
 def swap(data: Any, choice: random.Random) -> None:
@@ -113,9 +114,9 @@ def wrap(data: Any, choice: random.Random) -> None:
 def add(data: Any, choice: random.Random) -> None:
     holder, _ = choice.choice(places(data))
     if isinstance(holder, dict):
-        holder[choice.choice(KEYS)] = choice.choice(ODD_VALUES)
+        holder[choice.choice(KEYS)] = copy.deepcopy(choice.choice(ODD_VALUES))
     else:
-        holder.append(choice.choice(ODD_VALUES))
+        holder.append(copy.deepcopy(choice.choice(ODD_VALUES)))
 
 
 def deepen(data: Any, choice: random.Random) -> None:
