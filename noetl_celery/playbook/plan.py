@@ -72,6 +72,8 @@ class TaskPlan:
     older: Literal["retry", "sequence"] | None = None
     #: how its result is kept, where the task says so
     output: ResultPlan | None = None
+    #: names that its code looks up in ``context``
+    looks_up: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from noetl_celery.playbook import model
+from noetl_celery.playbook.code import names_of_context
 from noetl_celery.playbook.outputs import result_plan
 from noetl_celery.playbook.plan import Assignments, CallPlan, Rule, TaskPlan
 from noetl_celery.playbook.problems import Path, Reporter, suggestion
@@ -104,7 +105,18 @@ class TaskCompiler(ValueCompiler):
             output=result_plan(self, written, where),
             call=call,
             older=task.older,
+            looks_up=self._looked_up(config, raw_keys),
         )
+
+    def _looked_up(self, config: Mapping[str, Any], raw_keys: frozenset[str]) -> frozenset[str]:
+        """The names that code looks up at run time; results of steps among them have to be loaded for it."""
+        code = config.get("code")
+        if "code" not in raw_keys or not isinstance(code, str):
+            return frozenset()
+        found = names_of_context(code)
+        for name in filter(model.IDENTIFIER.match, found):
+            self._kept(compile_value(f"{{{{ {name} }}}}", place=self._place("code"), problems=[]))
+        return found
 
     def _call(self, config: dict[str, Any], where: Path, place: str) -> CallPlan | None:
         """A child playbook; the keys of a mapping that is wrong are reported."""

@@ -26,6 +26,7 @@ from noetl_celery.store.children import NewChild
 from noetl_celery.store.frames import RowOutcome, TakenRow
 from noetl_celery.store.results import Kept, Opener, encoded, keep
 from noetl_celery.template import jsonable, plain
+from noetl_celery.template.lazy import TooLarge
 from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.outcome import run_tool
 
@@ -87,10 +88,12 @@ class RowRunner:
         keep_results: bool,
         retried: Callable[[Retried], None],
         tell: Callable[[Event], None],
+        announce: Callable[[int], object],
     ) -> None:
-        """``retried`` and ``tell`` take notes of what goes into the execution's events."""
+        """``retried`` and ``tell`` take notes of what goes into the execution's events; ``announce`` has an execution
+        looked at now."""
         self._process, self._stage, self._pause = process, stage, pause
-        self._retried, self._tell = retried, tell
+        self._retried, self._tell, self._announce = retried, tell, announce
         self._keychain = stage.keychain(process, stage.extra)
         self._keeps = keep_results
 
@@ -163,7 +166,7 @@ class RowRunner:
                 return Outcome(error=error.info)
             pipeline.position.child = child.execution_id
             return Called(pipeline.position, child)
-        outcome = child_outcome(self._process, call)
+        outcome = child_outcome(self._process, call, self._announce)
         return outcome or Parked(pipeline.position, CHILD_POLL_SECONDS, throttled=True, child=call.child)
 
     def _call(self, step: Run, pipeline: Pipeline, taken: TakenRow) -> Outcome:
@@ -174,13 +177,17 @@ class RowRunner:
             "task": step.task.name,
             "row": str(taken.index),
         }
+        try:
+            context = self._context(pipeline)
+        except TooLarge as error:
+            return Outcome(error=ErrorInfo("result_too_large", f"the code looks it up in `context`: {error}"))
         call = ToolCall(
             config=step.config,
             input=step.input,
             credential=self._keychain.credential,
             print=lambda line: log.info("%s", line, extra=names),
             names=names,
-            context=self._context(pipeline),
+            context=context,
             kept=self._stage.opener.at,
         )
         give_up = time.monotonic() + DATABASE_PATIENCE_SECONDS
@@ -204,13 +211,16 @@ class RowRunner:
             return False
 
     def _context(self, pipeline: Pipeline) -> Mapping[str, Any]:
-        stage = self._stage
+        """What python code sees as ``context``: besides the fixed names those that it looks up there."""
+        stage, names = self._stage, pipeline.names(pipeline.position.output)
+        looked_up = {name: plain(names[name]) for name in pipeline.task.looks_up if name in names}
         return {
+            **looked_up,
             "execution_id": str(stage.execution_id),
             "job_id": str(stage.execution_id),
             "step": stage.step.name,
             "workload": stage.workload,
-            "ctx": stage.ctx,
+            "ctx": names["ctx"],
             "iter": pipeline.position.iter,
         }
 
@@ -234,11 +244,11 @@ class RowRunner:
             )
         except ToolError as error:
             # What cannot be kept fails the row, unless it has failed already: then its own error is the news.
-            info, task = (end.error, end.task) if isinstance(end, Failed) else (error.info, self._last_task)
-            outcome = _failure(taken.index, info, task, retries)
-        if not outcome.ok:
-            failed = end.error if isinstance(end, Failed) else ErrorInfo("result", "its result cannot be kept")
-            outcome = self._buried(outcome, failed, pipeline)
+            if isinstance(end, Done):
+                end = Failed(error.info, self._last_task)
+            outcome = _failure(taken.index, end.error, end.task, retries)
+        if isinstance(end, Failed):
+            outcome = self._buried(outcome, end.error, pipeline)
         return Ended(outcome, position.ctx if outcome.ctx else {})
 
     def _reduced(self, pipeline: Pipeline) -> str | None:
