@@ -24,6 +24,7 @@ MARK = "$noetl.result"
 #: the key under which a kept result tells where it is kept
 REFERENCE_KEY = "_ref"
 _CHILDREN_KEPT = 16
+_LAZY_DEPTH = 3
 _ABSENT = object()
 
 
@@ -386,18 +387,24 @@ def stands_out(item: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """``value``, loaded if it is lazy; what it holds, too, if it is a dictionary. Raises :class:`TooLarge`.
+    """``value``, loaded if it is lazy, and what it holds in its keys as well. Raises :class:`TooLarge`.
 
-    Names that templates see are at most one mapping deep above a lazy value, so deeper down nothing is looked for.
+    Names that templates see have at most three mappings above a lazy value (an outcome's ``data`` that a tool made of
+    kept parts), so deeper down nothing is looked for.
     """
     kind = type(value)
     if kind is dict:
-        if any(isinstance(item, Lazy | StoredText) for item in value.values()):
-            return {key: plain(item) for key, item in value.items()}
-        return value
+        return {key: plain(item) for key, item in value.items()} if _holds_lazy(value, _LAZY_DEPTH) else value
     if isinstance(value, Lazy):
         return value._whole()
     return str(value) if kind is StoredText else value
+
+
+def _holds_lazy(value: dict[Any, Any], depth: int) -> bool:
+    return any(
+        isinstance(item, Lazy | StoredText) or (depth > 1 and type(item) is dict and _holds_lazy(item, depth - 1))
+        for item in value.values()
+    )
 
 
 _STEP = re.compile(r"\.?([^.\[\]'\"]+)|\[(-?\d+)\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")

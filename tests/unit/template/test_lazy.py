@@ -230,6 +230,14 @@ def test_a_kept_value_says_where_it_is() -> None:
     assert rendered("{{ s._ref is defined }}", {"a": {}}) is False
 
 
+def test_an_outcome_with_kept_parts_comes_out_plain() -> None:
+    output = {"status": "ok", "data": {"data": Kept({"a": [1]}).lazy(), "text": StoredText("long", {"id": 1})}}
+    names = scope(execution_id=1, workload={}, ctx={}, results={}, output=output)
+    found = compile_value({"o": "{{ output }}"}, place="a test").render(names)
+    assert found == {"o": {"status": "ok", "data": {"data": {"a": [1]}, "text": "long"}}}
+    assert types(found) == types(jsonable(found))
+
+
 def test_names_one_mapping_deep_come_out_plain() -> None:
     names = scope(
         execution_id=1,
