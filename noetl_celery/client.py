@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import ExecutionFailed, InputError, NotFound, Problem, ServiceError, WaitTimeout
-from noetl_celery.playbook.workload import deep_merged
 from noetl_celery.report import Snapshot, StepProgress, brief_error, build_report, step_progress
 from noetl_celery.settings import CONTROL_QUEUE, Settings, load
 from noetl_celery.submission import Playbook, checked_workload, read_playbook
@@ -108,19 +107,20 @@ class Noetl:
     def submit(self, path: str, workload: Mapping[str, Any] | None = None) -> Execution:
         """Starts an execution of the newest version of a registered playbook.
 
-        ``workload`` is merged deeply over the playbook's own. The execution is committed when this returns;
-        ``Execution.announced`` is False if Redis was away, and it then starts when Redis is back. Raises ``NotFound``
-        for an unknown path, ``InputError`` for a workload that is no JSON mapping, ``ServiceError``.
+        ``workload`` is merged deeply over the playbook's own, whose templates are rendered. The execution is committed
+        when this returns; ``Execution.announced`` is False if Redis was away, and it then starts when Redis is back.
+        Raises ``NotFound`` for an unknown path, ``InputError`` for a workload that is no JSON mapping, ``ServiceError``.
         """
         from noetl_celery import faults
         from noetl_celery.ids import new_id
+        from noetl_celery.playbook.workload import workload_of
         from noetl_celery.store import executions
 
         overrides = checked_workload(workload)
         entry = self._entry(path)
         plan = read_playbook(entry["file"] or path, text=entry["content"]).compiled.plan
-        complete = deep_merged(plan.workload, overrides)
         execution_id = new_id()
+        complete = checked_workload(workload_of(plan, overrides, execution_id))
 
         def write(connection: Connection) -> None:
             # Run again after a lost reply of COMMIT, it must not start a second one.

@@ -12,7 +12,7 @@ from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import ErrorInfo, NoetlError, ToolError
 from noetl_celery.ids import new_id
 from noetl_celery.outcome import Outcome
-from noetl_celery.playbook.workload import deep_merged
+from noetl_celery.playbook.workload import workload_of
 from noetl_celery.runtime.names import StageNames
 from noetl_celery.runtime.process import Process
 from noetl_celery.store import catalog, children, executions, stages
@@ -35,11 +35,12 @@ def new_child(process: Process, stage: StageNames, call: Call, position: Positio
     except NoetlError as error:
         raise ToolError(ErrorInfo("playbook", f"playbook '{call.path}': {error}")) from error
     try:
-        workload = jsonable(deep_merged(plan.workload, call.input))
+        execution_id = new_id()
+        workload = jsonable(workload_of(plan, call.input, execution_id))
     except TypeError as error:
         raise ToolError(ErrorInfo("result_type", f"the input of '{call.path}' cannot be kept: {error}")) from error
     iter_ = {key: value for key, value in position.iter.items() if key != "parent" or value}
-    return NewChild(new_id(), catalog_id, plan.path, workload, iter_, depth, call.timeout)
+    return NewChild(execution_id, catalog_id, plan.path, workload, iter_, depth, call.timeout)
 
 
 def _registered(process: Process, connection: Connection, call: Call) -> tuple[int, Any]:
