@@ -86,7 +86,8 @@ class _Turn:
                 stage.open_frames += data["frames"]
                 stage.frames += data["frames"]
                 stage.slots += data["slots"]
-                stage.dry, stage.probe = bool(data.get("dry")), False
+                # A re-claim that fell due meanwhile still wants its claim.
+                stage.dry, stage.probe = bool(data.get("dry")), stage.reclaim
                 if stage.stopping:
                     self.decision.stops.append(stage.stage_id)
             case "claim.empty":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -53,9 +53,11 @@ def _registered(process: Process, connection: Connection, call: Call) -> tuple[i
     return entry["catalog_id"], process.plans.get(connection, entry["catalog_id"])
 
 
-def child_outcome(process: Process, call: Call) -> Outcome | None:
-    """The outcome of a call whose child has ended, or has run out of time (it is told to end); None: it is at work."""
+def child_outcome(process: Process, call: Call, announce: Callable[[int], object]) -> Outcome | None:
+    """The outcome of a call whose child has ended, or has run out of time; None: it is at work.
 
+    A child that has run out of time is told to end, and ``announce`` has that looked at now.
+    """
     opener = Opener(process.db.run, Limits.of(process.settings))
 
     def look(connection: Connection) -> Outcome | None:
@@ -72,7 +74,11 @@ def child_outcome(process: Process, call: Call) -> Outcome | None:
             return Outcome(error=ErrorInfo("timeout", message, retryable=True))
         return None
 
-    return process.db.run(look)
+    outcome = process.db.run(look)
+    if outcome is not None and outcome.error is not None and outcome.error.kind == "timeout":
+        assert call.child is not None
+        announce(call.child)
+    return outcome
 
 
 def _ended(connection: Connection, call: Call, found: Mapping[str, Any], opener: Opener) -> Outcome:

@@ -57,7 +57,10 @@ def run_lane(process: Process, publisher: Publisher, frame_id: int, stage_id: in
         dispatches = lane.work()
     except LeaseLost as lost:
         log.warning("lane %s of frame %s stops: %s", number, frame_id, lost)
-        # Usually nothing is ours any more. If only the reply of a COMMIT was lost, this gives back what still is.
+        # Usually nothing is ours any more. If only the reply of a COMMIT was lost, this gives back what still is, and
+        # tells nothing twice.
+        lane.noted = [], []
+        lane.outcomes.clear()
         dispatches = process.db.run(lane.give_up)
     except ServiceError as error:
         log.error("lane %s of frame %s gives up, its rows are run again: %s", number, frame_id, error)
@@ -98,6 +101,8 @@ class Lane:
         #: on the monotonic clock: when the oldest unwritten outcome came, and when the database was last asked
         self.oldest = self.looked = 0.0
         self.parked = 0
+        #: rows of this lane have been parked: those that woke come before rows that were never begun
+        self.parks = False
         self.suspect: int | None = None
         self.floor = 0
         self.row_seconds: float | None = None
@@ -144,6 +149,7 @@ class Lane:
         # Rows that their target sent away keep their places, also for the lane that comes after; and in a sequence
         # nothing overtakes them.
         self.parked = frames.parked(connection, self.frame_id, self.number)
+        self.parks = self.parked > 0
         return self._take(connection, self.width - self.parked)
 
     def _set_up(self, connection: Connection, stage: StageNames, frame: Mapping[str, Any]) -> None:
@@ -175,6 +181,7 @@ class Lane:
             keep_results=keep,
             retried=self.retried.append,
             tell=self.told.append,
+            announce=self.publisher.orchestrate,
         )
         self.source = None
         if loop is not None and loop.cursor is not None and self.process.cursors.get(loop.cursor.kind).acknowledges:
@@ -270,7 +277,7 @@ class Lane:
                 self.oldest = time.monotonic()
             self.outcomes.append(end.outcome)
             if self.source is not None:
-                self.done.append(row.payload)
+                self.done.append(self.stage.opener.open(row.payload))
             if self.fail_fast and not end.outcome.ok:
                 self.closing.set()  # no further row starts; the write tells the other lanes
             if self.ordered:
@@ -321,6 +328,7 @@ class Lane:
 
     def _parked_one(self) -> None:
         self.parked += 1
+        self.parks = True
         if self.ordered:
             self.closing.set()  # what comes after it has to wait for it
 
@@ -419,8 +427,9 @@ class Lane:
     def _take(self, connection: Connection, want: int) -> list[TakenRow]:
         if want <= 0:
             return []
-        taken = self._take_from(connection, self.floor, want, suspects=self.ordered)
-        if not taken and self.floor:
+        floor = 0 if self.parks else self.floor
+        taken = self._take_from(connection, floor, want, suspects=self.ordered)
+        if not taken and floor:
             taken = self._take_from(connection, 0, want, suspects=self.ordered)
         if not taken and self.careful and not self.ordered and not self.air and not self.waiting:
             taken = self._take_from(connection, 0, 1, suspects=True)
@@ -448,11 +457,13 @@ class Lane:
         if frame is None or frame["status"] != "RUNNING":
             return []
         again = self.settings.republish_seconds
-        if frame["stopping"]:
-            if frames.skip_unstarted(connection, self.frame_id) == 0:
-                frames.end(connection, self.frame_id, republish_seconds=again)
+        if frame["stopping"] and frames.skip_unstarted(connection, self.frame_id) == 0:
+            frames.end(connection, self.frame_id, republish_seconds=again)
             return []
-        if not frame["ready"] or (self.ordered and frame["parked"]) or self.parked >= self.width:
+        # Rows may have woken since the lane last looked: their own message was refused, as we held the lane.
+        ready = frames.ready(connection, self.frame_id)
+        parked = frames.parked(connection, self.frame_id, self.number)
+        if not ready or (self.ordered and frame["parked"]) or parked >= self.width:
             return []
         queue_name = body_queue(self.stage.plan, self.stage.step.name, self.settings)
         outbox.add_lanes(

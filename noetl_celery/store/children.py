@@ -129,8 +129,9 @@ def cancel_all(connection: Connection, stage_id: int, *, republish_seconds: floa
         connection,
         """
         SELECT r.waits_for FROM noetl.frame f JOIN noetl.row r USING (frame_id)
-        WHERE f.stage_id = %(stage)s AND f.status = 'RUNNING' AND r.waits_for IS NOT NULL
-          AND r.status IN ('PARKED', 'READY', 'TAKEN')
+        JOIN noetl.execution e ON e.execution_id = r.waits_for
+        WHERE f.stage_id = %(stage)s AND f.status = 'RUNNING' AND r.status IN ('PARKED', 'READY', 'TAKEN')
+          AND e.finished_at IS NULL
         """,
         stage=stage_id,
     )

@@ -220,6 +220,16 @@ def parked(connection: Connection, frame_id: int, lane: int) -> int:
     return int(row["n"]) if row else 0
 
 
+def ready(connection: Connection, frame_id: int) -> bool:
+    """Has the frame rows that a lane may take?"""
+    found = one(
+        connection,
+        "SELECT EXISTS (SELECT FROM noetl.row WHERE frame_id = %(frame)s AND status = 'READY') AS found",
+        frame=frame_id,
+    )
+    return bool(found and found["found"])
+
+
 def finish_rows(
     connection: Connection, frame_id: int, run_id: int, outcomes: Sequence[RowOutcome], *, republish_seconds: float
 ) -> FrameEnd:
@@ -385,7 +395,10 @@ def park(
 def release(
     connection: Connection, frame_id: int, run_id: int, rows: Sequence[tuple[int, Mapping[str, Any] | None, int]]
 ) -> None:
-    """Gives rows back unfinished, with the position they reached (None: as they were) and their retries so far."""
+    """Gives rows back unfinished, with the position they reached (None: as they were) and their retries so far.
+
+    A row whose position names no child waits for none any more.
+    """
     if not rows:
         return
     execute(
@@ -393,7 +406,8 @@ def release(
         """
         UPDATE noetl.row r
         SET status = 'READY', taken_by = NULL, lane = NULL, retries = g.retries,
-            position = coalesce(g.position::json, r.position)
+            position = coalesce(g.position::json, r.position),
+            waits_for = CASE WHEN g.position IS NULL THEN r.waits_for ELSE (g.position ->> 'child')::bigint END
         FROM unnest(%(index)s::int[], %(position)s::json[], %(retries)s::int[]) AS g(row_index, position, retries)
         WHERE r.frame_id = %(frame)s AND r.row_index = g.row_index AND r.status = 'TAKEN' AND r.taken_by = %(run)s
         """,

@@ -14,7 +14,10 @@ from noetl_celery.store.db import every, execute, one
 def start_lane(
     connection: Connection, run_id: int, worker_id: int, frame_id: int, lane: int, *, lease: float, heartbeat: float
 ) -> bool:
-    """Takes a lane of a RUNNING frame for ``run_id``. False if another run holds it or nothing is left to start."""
+    """Takes a lane of a RUNNING frame for ``run_id``. False if another run holds it or nothing is left to start.
+
+    A frame that is stopping still gets lanes for rows whose child has ended: they have to end as well.
+    """
     taken = bool(
         execute(
             connection,
@@ -23,7 +26,10 @@ def start_lane(
                                    heartbeat_seconds)
             SELECT %(run)s, %(worker)s, execution_id, frame_id, %(lane)s, %(lease)s,
                    clock_timestamp() + %(lease)s * interval '1 second', %(heartbeat)s
-            FROM noetl.frame WHERE frame_id = %(frame)s AND status = 'RUNNING' AND NOT stopping
+            FROM noetl.frame f WHERE frame_id = %(frame)s AND status = 'RUNNING' AND (
+                NOT stopping OR EXISTS (
+                    SELECT FROM noetl.row r
+                    WHERE r.frame_id = f.frame_id AND r.status = 'READY' AND r.waits_for IS NOT NULL))
             ON CONFLICT (frame_id, lane) WHERE frame_id IS NOT NULL DO NOTHING
             """,
             run=run_id,
@@ -62,8 +68,8 @@ def start_claim(
 
 
 def finish_lane(connection: Connection, run_id: int, frame_id: int) -> Mapping[str, Any] | None:
-    """Gives a lane up: rows that it still holds become READY again. Returns the frame's ``{status, stopping, ready,
-    parked}`` (do READY and PARKED rows exist), or None if the lease had been lost before: then nothing changes."""
+    """Gives a lane up: rows that it still holds become READY again. Returns the frame's ``{status, stopping, parked}``
+    (do PARKED rows exist), or None if the lease had been lost before: then nothing changes."""
     if not finish(connection, run_id):
         return None
     execute(
@@ -79,7 +85,6 @@ def finish_lane(connection: Connection, run_id: int, frame_id: int) -> Mapping[s
         connection,
         """
         SELECT f.status, f.stopping,
-               EXISTS (SELECT FROM noetl.row r WHERE r.frame_id = f.frame_id AND r.status = 'READY') AS ready,
                EXISTS (SELECT FROM noetl.row r WHERE r.frame_id = f.frame_id AND r.status = 'PARKED') AS parked
         FROM noetl.frame f WHERE f.frame_id = %(frame)s
         """,

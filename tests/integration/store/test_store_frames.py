@@ -312,7 +312,7 @@ def test_giving_a_lane_up_twice(world: World) -> None:
     take(world, limit=2)
     finish(world, 0)
     found = world.do(runs.finish_lane, RUN, FRAME)
-    assert found == {"status": "RUNNING", "stopping": False, "ready": True, "parked": False}
+    assert found == {"status": "RUNNING", "stopping": False, "parked": False}
     assert world.rows(FRAME) == ["OK", "READY", "READY", "READY"]
     before = world.everything()
     assert world.do(runs.finish_lane, RUN, FRAME) is None
