@@ -127,8 +127,8 @@ class Cluster:
         statement = f"INSERT INTO public.work (batch, id) SELECT '{batch}', generate_series(1, {rows})"
         (self.q if source == "here" else self.other)(statement)
 
-    def submit(self, batch: str, **workload: Any) -> Execution:
-        return self.client.submit("test/recovery", {"batch": batch, **workload})
+    def submit(self, batch: str, *, path: str = "test/recovery", **workload: Any) -> Execution:
+        return self.client.submit(path, {"batch": batch, **workload})
 
     def done(self, batch: str) -> int:
         return int(self.value("SELECT count(*) FROM public.effects WHERE batch = %s", batch))
@@ -199,7 +199,9 @@ def cluster(folder: Path, **settings: str) -> Iterator[Cluster]:
         for run in (made.q, made.other):
             run(work)
         made.q("CREATE TABLE public.effects (batch text, id int)")
-        client.register(PLAYBOOKS / "recovery.yaml")
+        made.q("CREATE TABLE public.once (batch text, key text, PRIMARY KEY (batch, key))")
+        for name in ("recovery", "recovery_child", "effect", "family"):
+            client.register(PLAYBOOKS / f"{name}.yaml")
         yield made
 
 

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.acceptance
 ROWS = 12
 #: what only a source in another database reaches
 ELSEWHERE = {"claim.recorded", "claim.source_committed"}
+#: what only a row with a child reaches
+CALLING = {"lane.child_started"}
 #: rows that may have run when their worker died: those at work at once, and those whose outcomes are still collected
 IN_THE_AIR = 3 + 20
 
@@ -58,7 +60,8 @@ def test_a_worker_that_dies_at_a_fault_point(point: str, system: Cluster, health
     system.consume(healthy, False)
     try:
         doomed = system.start(f"doomed-{point}", "-P", "threads", "-c", "4", NOETL_FAULT=f"{point}:kill")
-        execution = system.submit(point, source=source)
+        path = "test/recovery_child" if point in CALLING else "test/recovery"
+        execution = system.submit(point, path=path, source=source)
         dies(doomed)
     finally:
         system.consume(healthy, True)
