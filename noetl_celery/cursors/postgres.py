@@ -88,8 +88,12 @@ class PostgresCursor:
         error: Mapping[str, Any],
     ) -> None:
         """Runs the statement in a transaction of its own."""
-        with pg.connection(credential) as session, session.transaction():
-            _run(session, statement, {})
+        with pg.connection(credential) as session:
+            try:
+                with session.transaction():
+                    _run(session, statement, {})
+            except psycopg.Error as error:
+                raise pg.tool_error(error, statement) from error
 
 
 def _place(fields: Mapping[str, Any], name: str) -> str:

@@ -5,10 +5,14 @@ The state of each is a small JSON value kept with the open stage; ``finished`` t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from noetl_celery.playbook.plan import Reduction
+
+#: numbers that are added up stay below this, so that no sum of them overflows a float
+_LARGEST = 1e200
 
 
 def fold(state: dict[str, Any], reductions: Iterable[Reduction], rows: Iterable[Mapping[str, Any]]) -> None:
@@ -73,12 +77,12 @@ def checked(reduction: Reduction, value: Any) -> Any:
 
 def _number(reduction: Reduction, value: Any) -> int | float:
     if isinstance(value, str):
-        try:
-            return float(value) if any(char in value for char in ".eE") else int(value)
-        except ValueError:
-            pass
+        with contextlib.suppress(ValueError):
+            value = float(value) if any(char in value for char in ".eE") else int(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"`{reduction.op}` needs a number, not {value!r:.60}")
+    if not -_LARGEST < value < _LARGEST:
+        raise TypeError(f"`{reduction.op}` needs a number below {_LARGEST:g}, not {str(value)[:60]}")
     return value
 
 

@@ -85,6 +85,6 @@ def dead_letter(process: Process, stage: StageNames, names: Mapping[str, Any]) -
                 if not error.info.retryable or attempt == DEAD_LETTER_ATTEMPTS:
                     raise
     except (ToolError, TemplateError) as error:
-        log.error("step %s: the dead letter of a row was not written: %s", stage.step.name, error)
+        log.warning("step %s: the dead letter of a row was not written: %s", stage.step.name, error)
         return str(error)
     return None
