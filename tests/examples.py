@@ -83,7 +83,8 @@ def _whole(text: str, name: str) -> str:
     head = "apiVersion: noetl.io/v2\nkind: Playbook\n"
     if not re.search(r"^metadata:", text, re.MULTILINE):
         head += f"metadata: {{name: {name}, path: language/{name}}}\n"
-    return head + (f"workflow:\n{text}" if text.startswith("- ") else text)
+    steps = re.search(r"^- ", text, re.MULTILINE) and not re.search(r"^workflow:", text, re.MULTILINE)
+    return head + (f"workflow:\n{text}" if steps else text)
 
 
 def at(value: Any, path: str) -> Any:

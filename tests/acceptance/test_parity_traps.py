@@ -88,7 +88,10 @@ def table(system: System, name: str, rows: int) -> str:
 
 
 def ran(system: System, name: str, workflow: str) -> dict[str, Any]:
-    report: dict[str, Any] = system.json("run", system.playbook(name, workflow))
+    with system.client() as client:
+        execution = client.submit(client.register(system.playbook(name, workflow)).path)
+        execution.wait(60)
+        report = execution.report() | {"events": Counter(event["event_type"] for event in execution.events())}
     assert report["status"] == "COMPLETED", report
     return report
 
@@ -114,8 +117,7 @@ def test_the_cursor_engine(system: System) -> None:
     drained = report["steps"]["drain"]["output"]
     assert drained == {"processed": 23, "ok": 23, "failed": 0, "frames": 5, "failures": []}
     assert sorted(rows for _, _, rows, _ in frames(system, report["execution_id"])) == [3, 5, 5, 5, 5]
-    with system.client() as client:
-        types = Counter(event["event_type"] for event in client.execution(report["execution_id"]).events())
+    types = report["events"]
     assert (types["frame.claimed"], types["frame.committed"], types["loop.done"], types["step.done"]) == (5, 5, 1, 0)
 
 

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from examples import PAGE, Example, examples
+import pytest
+from examples import PAGE, Example, at, examples
 from pydantic import BaseModel
 
 from noetl_celery.cursors.registry import CursorRegistry
@@ -44,6 +45,26 @@ def test_examples_of_older_forms_are_of_older_forms() -> None:
     found = [{code for code, _ in codes(example)} for example in examples(older)]
     assert all(said <= {"older-form"} for said in found)
     assert sum(bool(said) for said in found) >= 6
+
+
+@pytest.mark.parametrize(
+    "comments", ["# what happens then", "# a -> 1", "# a → {not JSON}", "# COMPLETE", "# a → 1\n# and more"]
+)
+def test_comments_at_the_end_have_to_be_expectations(comments: str) -> None:
+    with pytest.raises(ValueError, match=r"is no expectation|Expecting"):
+        examples(f"## A\n```yaml\n- step: a\n{comments}\n```\n")
+
+
+def test_how_an_example_is_read() -> None:
+    body = "metadata: {name: x}\nworkflow: []\n---\n# why\n- step: a\n# a.b → [1]\n# FAILED: no\n"
+    text = f"## A b!\n```text\n# no heading\n```\n```yaml\n{body}```\n"
+    [example] = examples(text)
+    first, second = example.documents
+    assert (example.name, example.status, example.part) == ("a-b", "FAILED", "no")
+    assert example.values == (("a.b", [1]),)
+    assert "metadata: {name: x}\nworkflow: []" in first
+    assert "workflow:\n# why\n- step: a" in second
+    assert at({"a": [{"b": 1}]}, "a.0.b") == 1
 
 
 def test_names_of_examples_are_one_each() -> None:
