@@ -109,7 +109,8 @@ class Noetl:
 
         ``workload`` is merged deeply over the playbook's own, whose templates are rendered. The execution is committed
         when this returns; ``Execution.announced`` is False if Redis was away, and it then starts when Redis is back.
-        Raises ``NotFound`` for an unknown path, ``InputError`` for a workload that is no JSON mapping, ``ServiceError``.
+        Raises ``NotFound`` for an unknown path, ``InputError`` for a workload that is no JSON mapping,
+        ``ServiceError``.
         """
         from noetl_celery import faults
         from noetl_celery.ids import new_id

@@ -185,6 +185,8 @@ class Pipeline:
             position.results[task.name] = outcome.data
             if outcome.ok:
                 self._assign(task.set, outcome.data, bare=True)
+            else:
+                self._leave_null(task.set, envelope)
             self._assign(rule.set, envelope)
             return self._move(rule, task)
         except TemplateError as error:
@@ -259,6 +261,13 @@ class Pipeline:
                 assign(position.iter, path, rendered)
             else:
                 assign(position.names, target, rendered)
+
+    def _leave_null(self, pairs: Assignments, envelope: Mapping[str, Any]) -> None:
+        """A task that failed sets nothing; bare names that nobody else gives are null for the tasks after it."""
+        known = self.names(envelope)
+        for target, _ in pairs:
+            if "." not in target and target not in known:
+                self.position.names[target] = None
 
     def _end(self, end: End) -> End:
         self._ended = end

@@ -82,7 +82,7 @@ class Environment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """``obj[argument]`` and ``obj.argument``: a key (also of an HTTP result's body), an index, an attribute.
+        """``obj[argument]`` and ``obj.argument``: a key (also of an HTTP body, or of a lone ``data``), an index, an attribute.
 
         A method is not found here, so a missing key is missing even if mappings have a method of that name.
         """
@@ -104,9 +104,11 @@ class Environment(ImmutableSandboxedEnvironment):
         if isinstance(key, Missing):
             key.fail()
         if "status_code" in obj and "body" in obj and all(part in obj for part in _HTTP_RESULT):
-            body = obj["body"]
-            if isinstance(body, Mapping) and key in body:
-                return body[key]
+            inner = obj["body"]
+        else:
+            inner = obj["data"] if len(obj) == 1 and "data" in obj else None
+        if isinstance(inner, Mapping) and key in inner:
+            return inner[key]
         return self.undefined(obj=obj, name=key)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:

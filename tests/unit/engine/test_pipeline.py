@@ -126,7 +126,20 @@ def test_the_set_of_a_task_sees_the_bare_result_and_that_of_a_rule_the_envelope(
 def test_the_set_of_a_task_is_for_success_only() -> None:
     task = {**FIRST, "set": {"n": "{{ output.n }}"}, "rules": [rule("continue", ERROR)]}
     way = Row(step_of(task), [bad()]).run()
-    assert (way.end, way.position.names) == (Done(None), {})
+    assert (way.end, way.position.names) == (Done(None), {"n": None})
+
+
+def test_what_a_failed_task_would_have_set_is_null_where_nobody_else_gives_it() -> None:
+    task = {
+        **FIRST,
+        "set": {"got": "{{ output }}", "kept": 2, "ctx.total": 1, "iter.page": 1},
+        "rules": [rule("continue", ERROR)],
+    }
+    before = {"name": "before", "set": {"kept": 1}}
+    way = Row(step_of(before, task, SECOND), [good(), bad(), good()]).run()
+    assert way.position.names == {"kept": 1, "got": None}
+    assert way.position.ctx == {}
+    assert "page" not in way.position.iter
 
 
 def test_where_set_writes() -> None:

@@ -32,6 +32,9 @@ NAMES: dict[str, Any] = {
     "ctx": {"facility_id": 7, "deep": {"er": {"est": 3}}},
     "row": {"items": 1, "keys": 2, "count": 3, "values": 4, "index": 5, "get": 6, "copy": 7},
     "http": HTTP,
+    "fetched": {"data": {"count": 3}},
+    "beside": {"data": {"count": 3}, "more": 1},
+    "listed": {"data": [{"count": 3}]},
     "at": dt.datetime(2024, 1, 2, 3, 4, tzinfo=dt.UTC),
 }
 
@@ -120,6 +123,12 @@ def test_a_template_renders(template: Any, expected: Any) -> None:
         ("http.status_code", 200),
         ("http['status']", "done"),
         ("http.nothing | default('none')", "none"),
+        ("fetched.count", 3),
+        ("fetched['count']", 3),
+        ("fetched.data.count", 3),
+        ("fetched.items | default('none')", "none"),
+        ("beside.count | default('none')", "none"),
+        ("listed.count | default('none')", "none"),
         ("ctx.items | default('none')", "none"),
         ("users.count | default('none')", "none"),
         ("text.upper | default('none')", "none"),
