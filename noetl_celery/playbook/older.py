@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from noetl_celery.playbook.model import STEP_KEYS
 from noetl_celery.playbook.older_case import CaseReader
+from noetl_celery.playbook.older_events import with_events_of_today
 from noetl_celery.playbook.older_parts import Findings, Unreadable, rename_all, without
 from noetl_celery.playbook.older_retry import INDEX, Retry, RetryReader, sequence, with_error_rules
 from noetl_celery.playbook.older_sink import SinkReader
@@ -47,7 +48,7 @@ class OlderForms:
             if loop is not step["loop"]:
                 step = step.derived(*step)
                 step["loop"] = loop
-        return self._tasks(step, retries, sinks)
+        return self._tasks(with_events_of_today(step, self._findings), retries, sinks)
 
     def _tool_by_kind(self, step: YamlMap) -> YamlMap:
         """``tool: http`` with the tool's keys beside it → ``tool: {kind: http, …}``."""
