@@ -159,8 +159,8 @@ def test_arcs_after_one_that_always_holds(arcs: str, found: list[str]) -> None:
     ("loop", "when", "found"),
     [
         ("", "event.name == 'loop.done'", ["event-never"]),
-        ("", "'call.done' == event.name", ["event-never"]),
-        ("", "event.name in ['loop.done', 'call.done'] and workload.n", ["event-never"]),
+        ("", "'call.over' == event.name", ["event-never"]),
+        ("", "event.name in ['loop.done', 'call.over'] and workload.n", ["event-never"]),
         ("", "event['name'] == 'step.done'", []),
         ("", "event.name in ['loop.done', 'step.done']", []),
         ("", "event.name == 'loop.done' or event.name == 'step.failed'", []),
@@ -181,8 +181,8 @@ def test_why_an_event_does_not_come() -> None:
     step = "- {step: a, tool: {kind: noop}, next: {arcs: [{step: b, when: event.name == '%s'}]}}\n- step: b"
     [line] = said(step % "loop.done")
     assert "`when` never holds: the step has no loop, so it never ends in `loop.done` (it ends in `step.done`" in line
-    [line] = said(step % "call.done")
-    assert "`when` never holds: no step ends in `call.done` (it ends in `step.done` or `step.failed`)" in line
+    [line] = said(step % "call.over")
+    assert "`when` never holds: no step ends in `call.over` (it ends in `step.done` or `step.failed`)" in line
 
 
 # -- policies ----------------------------------------------------------------------------------------------------------
