@@ -109,7 +109,9 @@ def _claim_elsewhere(process: Process, claim_id: int, run_id: int) -> _Answer | 
     done: list[Mapping[str, Any]] = []
 
     def record(rows: Sequence[Mapping[str, Any]], source: Mapping[str, Any]) -> None:
-        where = {**source, "auth": request.options.get("auth")}
+        auth = request.options.get("auth")
+        # Who settles this needs the credential: by its name, or rendered anew; the fields of one are kept nowhere.
+        where = {**source, "auth": auth if isinstance(auth, str) else None}
 
         def write(connection: Connection) -> None:
             claims.hold(connection, claim_id, run_id)

@@ -14,18 +14,20 @@ Lookup = Callable[[str], Mapping[str, Any]]
 class Keychain(Mapping[str, Mapping[str, Any]]):
     """Entry name → its fields: those of the stored credential, and over them those that the playbook gives.
 
-    ``names`` gives what the entries' own templates see. Looking an entry up raises ``TemplateError`` for a template
-    that cannot be rendered and for a credential that is not stored.
+    ``names`` gives what an entry's own templates see, of which the other entries are a part. Looking an entry up raises
+    ``TemplateError`` for a template that cannot be rendered and for a credential that is not stored.
     """
 
     def __init__(
-        self, entries: Mapping[str, KeychainPlan], names: Callable[[], Mapping[str, Any]], stored: Lookup
+        self, entries: Mapping[str, KeychainPlan], names: Callable[[Keychain], Mapping[str, Any]], stored: Lookup
     ) -> None:
         self._entries, self._names, self._stored = entries, names, stored
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
         entry = self._entries[name]
-        names = self._names()
+        # Without this one, so that entries which name each other in a circle come to an end.
+        others = {other: plan for other, plan in self._entries.items() if other != name}
+        names = self._names(Keychain(others, self._names, self._stored))
         fields: dict[str, Any] = {}
         if entry.credential is not None:
             try:

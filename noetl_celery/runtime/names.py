@@ -46,7 +46,9 @@ class StageNames:
 
     def keychain(self, process: Process, extra: Mapping[str, Any]) -> Keychain:
         """The playbook's names for secrets, with templates of its own resolved by the names of this stage."""
-        return Keychain(self.plan.keychain, lambda: self.of_stage(extra), process.credential)
+        return Keychain(
+            self.plan.keychain, lambda others: self.of_stage({**extra, "keychain": others}), process.credential
+        )
 
     def of_row(self, position: Position, args: Mapping[str, Any] | None, extra: Mapping[str, Any]) -> Mapping[str, Any]:
         """The names that a row's templates see at this position."""

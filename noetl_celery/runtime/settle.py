@@ -13,9 +13,11 @@ from noetl_celery.cursors.base import Verdict
 from noetl_celery.engine.decision import Event
 from noetl_celery.errors import LeaseLost, NoetlError
 from noetl_celery.playbook.plan import Plan, StepPlan
-from noetl_celery.runtime.claim import Filled, fill
+from noetl_celery.runtime.claim import Filled, claim_names, fill
+from noetl_celery.runtime.names import load_stage
 from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.publish import Publisher
+from noetl_celery.runtime.sources import cursor_of, source_of
 from noetl_celery.settings import CONTROL_QUEUE
 from noetl_celery.store import claims, events, outbox, stages
 from noetl_celery.store.decisions import body_queue
@@ -50,11 +52,14 @@ def _verdict(process: Process, ticket: Mapping[str, Any]) -> Verdict:
     if not tentative:
         return "aborted"
     source = tentative[0]["source"]
-    auth = source.get("auth")
-    credential = auth if isinstance(auth, Mapping) else process.credential(str(auth))
-    _, step = process.db.run(partial(_place, process, ticket["stage_id"]))
-    kind = step.loop.cursor.kind if step.loop and step.loop.cursor else "postgres"
-    return process.cursors.get(kind).settle(source, credential)
+    stage = process.db.run(lambda connection: load_stage(process, connection, ticket["stage_id"]))
+    assert stage is not None, "a stage whose ticket is not answered is open"
+    names, auth = claim_names(ticket, stage), source.get("auth")
+    if auth is None:
+        credential = source_of(process, stage, names).credential
+    else:
+        credential = stage.keychain(process, names).credential(auth)
+    return process.cursors.get(cursor_of(stage).kind).settle(source, credential)
 
 
 def _place(process: Process, stage_id: int, connection: Connection) -> tuple[Plan, StepPlan]:

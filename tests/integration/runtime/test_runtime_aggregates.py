@@ -31,7 +31,7 @@ OPS = """
         ends: {last: "{{ iter.item.id }}"}
         some: {sample: "{{ output.data.n }}", limit: 3}
 """
-EMPTY = {
+EMPTY: dict[str, Any] = {
     "total": 0,
     "mean": None,
     "big": 0,

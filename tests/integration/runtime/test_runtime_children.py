@@ -202,7 +202,7 @@ def test_input_is_merged_deeply_over_the_childs_workload(world: World) -> None:
 def test_a_version_is_called_by_number_and_the_latest_without(world: World) -> None:
     for number in (1, 2):
         world.register(playbook("test/child", f"  - step: say\n    tool: {{kind: noop, result: version {number}}}\n"))
-    said = []
+    said: list[Any] = []
     for version in ({}, {"version": 1}, {"version": "{{ 2 }}"}):
         parent = world.begin(calling(f"test/parent{len(said)}", **version))
         assert world.run(parent) == "COMPLETED"
