@@ -8,6 +8,7 @@ could be part of: what was delivered and never recorded stays pending in the gro
 from __future__ import annotations
 
 import difflib
+import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -133,6 +134,25 @@ class RedisStreamCursor(Cursor):
             for at in range(0, len(rows), _ACKNOWLEDGED_AT_ONCE):
                 client.xack(stream, group, *(row[ENTRY_ID] for row in rows[at : at + _ACKNOWLEDGED_AT_ONCE]))
 
+    def dead_letter(
+        self,
+        statement: str,
+        options: Mapping[str, Any],
+        credential: Mapping[str, Any],
+        row: Mapping[str, Any],
+        error: Mapping[str, Any],
+    ) -> None:
+        """Adds an entry to the stream that ``statement`` names, for each entry of the row: ``entry`` (its id),
+        ``row`` and ``error`` as JSON."""
+        stream = statement.strip()
+        if not stream:
+            raise ToolError(ErrorInfo("config", "`dead_letter` has to name a stream; it is empty"))
+        client = self._clients.get(credential)
+        with translated(f"the stream `{stream}` takes no dead letter"):
+            for entry in _entries_of(row):
+                row_text, error_text = json.dumps(entry), json.dumps(dict(error))
+                client.xadd(stream, {"entry": str(entry[ENTRY_ID]), "row": row_text, "error": error_text})
+
     def close(self) -> None:
         """Ends this process's connections; the driver may be used again after it."""
         self._clients.close()
@@ -236,6 +256,16 @@ def _row(stream: str, entry_id: bytes, fields: Mapping[bytes, bytes]) -> dict[st
     own = {str(jsonable(_text(name))): jsonable(_text(value)) for name, value in fields.items()}
     name = entry_id.decode()
     return {"id": name, "stream": stream, **own, ENTRY_ID: name}
+
+
+def _entries_of(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The claimed entries that a row's ``iter`` holds: one, or a frame of them."""
+    return [
+        entry
+        for value in row.values()
+        for entry in (value if isinstance(value, list) else [value])
+        if isinstance(entry, Mapping) and ENTRY_ID in entry
+    ]
 
 
 def _text(value: bytes) -> str | bytes:

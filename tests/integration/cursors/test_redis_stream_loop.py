@@ -133,3 +133,52 @@ def test_a_key_of_another_type_fails_the_step(world: World, server: redis.Redis,
     assert world.settle(execution) == "FAILED"
     error = world.value("SELECT error FROM noetl.execution WHERE execution_id = %s", execution)
     assert "`claim` has to name a stream" in json.dumps(error)
+
+
+# dead letters
+
+BURYING = PLAYBOOK.replace(f"claim: {STREAM},", f"claim: {STREAM}, dead_letter: '{{{{ iter.order.stream }}}}:dead',")
+
+
+def fail_on_two(given: Any) -> None:
+    if 2 in (given["n"] if isinstance(given["n"], list) else [given["n"]]):
+        raise ToolError(ErrorInfo("odd", "not 2"))
+
+
+def test_a_row_that_failed_for_good_goes_to_another_stream(
+    world: World, server: redis.Redis, filled: list[str]
+) -> None:
+    world.probe.act = fail_on_two
+    execution = world.begin(BURYING)
+    assert world.settle(execution) == "COMPLETED"
+    ((_, dead),) = server.xrange(f"{STREAM}:dead")
+    assert dead["entry"] == filled[2]
+    assert json.loads(dead["row"]) == {"id": filled[2], "stream": STREAM, "n": "2", "__entry_id": filled[2]}
+    assert json.loads(dead["error"])["message"] == "not 2"
+    assert pending(server) == 0, "it is done with, like the others"
+    assert world.steps(execution)["start"]["result"]["failed"] == 1
+
+
+def test_a_frame_that_failed_leaves_each_of_its_entries_there(
+    world: World, server: redis.Redis, filled: list[str]
+) -> None:
+    world.probe.act = fail_on_two
+    whole = BURYING.replace("row_concurrency: 3", "process: frame").replace(
+        "iter.order.n | int", "iter.order | map(attribute='n') | map('int') | list"
+    )
+    execution = world.begin(whole.replace("{{ iter.order.stream }}:dead", "orders:dead"))
+    assert world.settle(execution) == "COMPLETED"
+    assert [dead["entry"] for _, dead in server.xrange(f"{STREAM}:dead")] == filled[:3]
+    assert pending(server) == 0
+
+
+def test_a_dead_letter_that_redis_refuses_is_told_with_the_row(
+    world: World, server: redis.Redis, filled: list[str]
+) -> None:
+    world.probe.act = fail_on_two
+    server.set(f"{STREAM}:dead", "text")
+    execution = world.begin(BURYING)
+    assert world.settle(execution) == "COMPLETED"
+    (failure,) = world.steps(execution)["start"]["result"]["failures"]
+    assert failure["error"]["kind"] == "odd"
+    assert "the stream `orders:dead` takes no dead letter" in failure["error"]["dead_letter"]
