@@ -26,22 +26,34 @@ def append(
     frame_id: int | None = None,
 ) -> None:
     """Writes events in their order, in the transaction that makes them true."""
-    lines = [
-        {
-            "type": event.type,
-            "status": event.status,
-            "node": event.node,
-            "stage": event.stage_id,
-            "kind": event.node_type,
-            "parent": event.parent,
-            "result": bounded(event.result),
-            "context": bounded(sanitised(event.context)),
-            "meta": bounded(event.meta),
-        }
-        for event in events
-    ]
-    if not lines:
-        return
+    lines: list[dict[str, Any]] = []
+    written: set[tuple[int | None, str | None]] = set()
+    for event in events:
+        if (event.stage_id, event.parent) in written:
+            # Its parent is in this batch, and a statement does not see the rows that it inserts itself.
+            _insert(connection, execution_id, frame_id, lines)
+            lines, written = [], set()
+        written.add((event.stage_id, event.type))
+        lines.append(_line(event))
+    if lines:
+        _insert(connection, execution_id, frame_id, lines)
+
+
+def _line(event: Event) -> dict[str, Any]:
+    return {
+        "type": event.type,
+        "status": event.status,
+        "node": event.node,
+        "stage": event.stage_id,
+        "kind": event.node_type,
+        "parent": event.parent,
+        "result": bounded(event.result),
+        "context": bounded(sanitised(event.context)),
+        "meta": bounded(event.meta),
+    }
+
+
+def _insert(connection: Connection, execution_id: int, frame_id: int | None, lines: list[dict[str, Any]]) -> None:
     execute(
         connection,
         """
