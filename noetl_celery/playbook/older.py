@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from noetl_celery.playbook.model import STEP_KEYS
 from noetl_celery.playbook.older_case import CaseReader
+from noetl_celery.playbook.older_code import with_values_for_templates
 from noetl_celery.playbook.older_events import with_events_of_today
 from noetl_celery.playbook.older_parts import Findings, Unreadable, rename_all, without
 from noetl_celery.playbook.older_retry import INDEX, Retry, RetryReader, sequence, with_error_rules
@@ -172,7 +173,8 @@ class OlderForms:
         tasks: list[YamlMap] = []
         for index, (name, task) in enumerate(listed):
             last = index == len(listed) - 1
-            made = self._task(task, name, retries if last else [], sinks if last else [])
+            today = with_values_for_templates(task, step, self._findings)
+            made = self._task(today, name, retries if last else [], sinks if last else [])
             changed = changed or made[0] is not task
             several = len(listed) > 1 or len(made) > 1
             tasks += [_named(each, name) for each in made] if several else made
