@@ -82,7 +82,7 @@ class Environment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
-        """``obj[argument]`` and ``obj.argument``: a key (also of an HTTP body or a lone ``data``), an index, an attribute.
+        """``obj[argument]`` and ``obj.argument``: a key (also of an HTTP body or a lone ``data``), index or attribute.
 
         A method is not found here, so a missing key is missing even if mappings have a method of that name.
         """
