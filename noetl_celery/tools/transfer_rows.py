@@ -55,10 +55,12 @@ def _list_in(body: Any) -> Any:
 
 
 def _followed(value: Any, path: str) -> Any:
-    """A path into a value, or into its body if it is a response."""
-    found = find(value, path)
-    if found is _MISSING and isinstance(value, Mapping) and "body" in value:
+    """A path into a value; of a response into its body first, so that ``data`` is the body's own."""
+    found: Any = _MISSING
+    if isinstance(value, Mapping) and {"status_code", "body"} <= value.keys():
         found = find(_parsed(value["body"]), path)
+    if found is _MISSING:
+        found = find(value, path)
     if found is _MISSING:
         raise ToolError(ErrorInfo("data", f"the source has nothing at the path `{path}`"))
     return _parsed(found)

@@ -93,6 +93,22 @@ def test_one_mapping_is_one_row(transfer: Transfer, goods: Connection, given: An
     assert stored(goods) == [(1, "nameless")]
 
 
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        ({"data": [{"id": 2}]}, "data"),
+        ({"data": [{"id": 2}]}, "data.data"),
+        ({"page": {"items": [{"id": 2}]}}, "data.page.items"),
+        ([{"id": 2}], "data"),
+        ([{"id": 2}], "body"),
+    ],
+)
+def test_a_path_leads_into_the_body_first(transfer: Transfer, goods: Connection, body: Any, path: str) -> None:
+    reply = {"status_code": 200, "headers": {}, "url": "", "body": body, "data": body}
+    ok(transfer({"kind": "data", "data": reply, "path": path}))
+    assert [row[0] for row in stored(goods)] == [2]
+
+
 @pytest.mark.parametrize("given", [[], None, ""])
 def test_nothing_is_no_rows(transfer: Transfer, goods: Connection, given: Any) -> None:
     assert ok(transfer({"kind": "data", "data": given}))["rows"] == 0

@@ -129,7 +129,7 @@ def test_kinds_by_sqlstate(state: str, kind: str, retryable: bool) -> None:
         ({"command": "SELECT 1"}, [("auth", "needs `auth`")]),
         ({"auth": "pg", "command": "SELECT 1;\nROLLBACK"}, [("command", "line 2: `ROLLBACK` cannot be used here")]),
         ({"auth": "pg", "command": "COMMIT"}, [("command", "line 1: `COMMIT` cannot be used here")]),
-        ({"auth": "pg", "script": {"uri": "x"}}, [("script", "`script` is not supported")]),
+        ({"auth": "pg", "script": {"uri": "gs://x"}}, [("script", "`script` from")]),
         ({"auth": "pg", "command": 5}, [("command", "SQL has to be text, or a list of texts")]),
         (
             {"auth": "pg", "command": "SELECT 1", "timeout": -1},
