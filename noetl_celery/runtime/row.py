@@ -201,9 +201,12 @@ class RowRunner:
     def _lost_our_database(self, step: Run, outcome: Outcome) -> bool:
         """A connection lost to the database that holds the truth is no news about this row: nothing can go on
         without it. The task is run again when it is back."""
-        if step.task.kind != "postgres" or outcome.error is None or outcome.error.kind != "connection":
+        if outcome.error is None or outcome.error.kind != "connection":
             return False
-        auth = step.config.get("auth", step.config.get("credential"))
+        place = step.config.get("target") if step.task.kind == "transfer" else step.config
+        if step.task.kind not in ("postgres", "transfer"):
+            return False
+        auth = place.get("auth", place.get("credential")) if isinstance(place, Mapping) else None
         try:
             credential = auth if isinstance(auth, Mapping) else self._keychain.credential(str(auth))
             return self._process.cursors.get("postgres").same_place(credential, self._process.settings.libpq_url)
