@@ -76,6 +76,8 @@ catalog = sa.Table(
     _text("fingerprint"),
     _text("file", nullable=True),
     _now("created_at"),
+    #: for those who read the catalog with SQL; there is one kind
+    sa.Column("kind", sa.Text, nullable=False, server_default="Playbook"),
     sa.UniqueConstraint("path", "version"),
 )
 
