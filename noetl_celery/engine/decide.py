@@ -379,8 +379,10 @@ class _Turn:
     ) -> Mapping[str, Any]:
         results = ChainMap(self.fresh, self.facts.results)  # type: ignore[arg-type]
         more = dict(extra or {})
+        last: dict[str, Any] = {}
         if output is not None:
             more |= {"output": output, "outcome": output}
+            last["response"] = output["data"]
         return scope(
             execution_id=self.state.execution_id,
             workload=self.state.workload,
@@ -393,6 +395,7 @@ class _Turn:
             iter=None if self.state.parent_iter is None else {"parent": self.state.parent_iter},
             event=event,
             extra=more,
+            last=last,
         )
 
     def event(self, type_: str, status: str | None, stage: StageState | None = None, **parts: Any) -> None:

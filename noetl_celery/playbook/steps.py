@@ -27,7 +27,7 @@ from noetl_celery.template import Value
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-_OUTCOME_NAMES = frozenset({"event", "output", "outcome", "error"})
+_OUTCOME_NAMES = frozenset({"event", "output", "outcome", "response", "error"})
 _FRAME_DEFAULTS = {"max_rows": 1, "row_concurrency": 1, "lease_seconds": 120, "heartbeat_seconds": 30}
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.S)
 _LOCKING = re.compile(r"\bfor\s+(no\s+key\s+)?update\b", re.I)

@@ -22,7 +22,7 @@ class Scope(Mapping[str, Any]):
     ``X.results`` ask for.
     """
 
-    __slots__ = ("_by_task", "_iter", "_layers", "_pipeline", "_previous", "_results", "_set", "_specials")
+    __slots__ = ("_by_task", "_iter", "_last", "_layers", "_pipeline", "_previous", "_results", "_set", "_specials")
 
     def __init__(
         self,
@@ -38,6 +38,7 @@ class Scope(Mapping[str, Any]):
         workload: Mapping[str, Any],
         previous: Callable[[], Any] | None,
         by_task: Mapping[str, Mapping[str, Any]],
+        last: Mapping[str, Any],
     ) -> None:
         self._specials = specials
         self._set = set_names
@@ -47,6 +48,7 @@ class Scope(Mapping[str, Any]):
         self._results = results
         self._previous = previous
         self._by_task = by_task
+        self._last = last
 
     def __getitem__(self, name: str) -> Any:
         for layer in self._layers:
@@ -56,12 +58,14 @@ class Scope(Mapping[str, Any]):
             return self._iter.source[name]
         if name == "result" and self._previous is not None:
             return self._previous()
-        raise KeyError(name)
+        return self._last[name]
 
     def __contains__(self, name: object) -> bool:
         if any(name in layer for layer in self._layers):
             return True
-        return (name in _ITER_OWN and name in self._iter.source) or (name == "result" and self._previous is not None)
+        if (name in _ITER_OWN and name in self._iter.source) or (name == "result" and self._previous is not None):
+            return True
+        return name in self._last
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys(name for layer in self._layers for name in layer))
@@ -78,7 +82,7 @@ class Scope(Mapping[str, Any]):
                 if layer is self._specials:
                     return name == _RESPONSE
                 return layer is self._pipeline or layer is self._results
-        return name == "result" and self._previous is not None
+        return (name == "result" and self._previous is not None) or name in self._last
 
     def task_results(self, name: str) -> Mapping[str, Any] | None:
         """The results of a step's tasks by name, or None if the caller gave none for it."""
@@ -126,6 +130,7 @@ def scope(
     output: Any = _ABSENT,
     event: Mapping[str, Any] | None = None,
     extra: Mapping[str, Any] = _NONE,
+    last: Mapping[str, Any] = _NONE,
 ) -> Scope:
     """The names of one rendering, as a lazy mapping.
 
@@ -133,15 +138,13 @@ def scope(
     ``<step>.results.<task>``; ``previous``: gives the previous step's result for ``{{ result }}``. ``pipeline``: this
     pipeline's results by task, ``names``: what its ``set`` wrote. ``iter``: the loop's mapping (``index``, ``parent``,
     the iterator's name, …). ``output``: the envelope, or the bare result; not given: there is none. ``extra``: further
-    names that win over all (``_attempt``, ``__frame_max_rows``, …).
-
+    names that win over all (``_attempt``, …); ``last``: results under names that give way to all.
     Order: ``extra`` and the fixed names, ``names``, ``pipeline``, ``iter``, ``args``, ``ctx``, ``results``,
-    ``workload``; then ``index`` and ``parent`` of ``iter``, and ``result``.
+    ``workload``; then ``index`` and ``parent`` of ``iter``, ``result``, and ``last``.
     """
-    text_id = str(execution_id)
     specials: dict[str, Any] = {
-        "execution_id": text_id,
-        "job": {"uuid": text_id, "execution_id": text_id},
+        "execution_id": str(execution_id),
+        "job": dict.fromkeys(("uuid", "execution_id"), str(execution_id)),
         "workload": workload,
         "ctx": ctx,
         "args": args if args is not None else _NONE,
@@ -168,4 +171,5 @@ def scope(
         workload=workload,
         previous=previous,
         by_task=task_results if task_results is not None else _NONE,
+        last=last,
     )

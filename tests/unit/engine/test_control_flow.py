@@ -46,6 +46,8 @@ ON_FAILURE = {"step": "rescue", "when": "{{ event.name == 'step.failed' }}"}
 ON_ERROR = {"step": "rescue", "when": "{{ error.kind == 'bad' }}"}
 ON_OUTPUT = {"step": "rescue", "when": "{{ output.status == 'error' }}"}
 ON_OUTCOME = {"step": "rescue", "when": "{{ outcome.error.message is defined and outcome.error.message }}"}
+ON_RESPONSE = {"step": "rescue", "when": "{{ response is none }}"}
+ON_OTHER = {"step": "rescue", "when": "{{ response.n != 1 }}"}
 ON_CTX = {"step": "next", "when": "{{ ctx.x is not defined }}"}
 BEST_EFFORT = {"policy": {"failure": {"mode": "best_effort"}}}
 FAIL_FAST = {"policy": {"failure": {"mode": "fail_fast"}}}
@@ -94,7 +96,19 @@ FLOWS = [
             [fails("a"), ok("rescue")],
             then=["a:step.failed", "rescue:step.done"],
         )
-        for name, arc in {"event": ON_FAILURE, "error": ON_ERROR, "output": ON_OUTPUT, "outcome": ON_OUTCOME}.items()
+        for name, arc in {
+            "event": ON_FAILURE,
+            "error": ON_ERROR,
+            "output": ON_OUTPUT,
+            "outcome": ON_OUTCOME,
+            "response": ON_RESPONSE,
+        }.items()
+    ),
+    Flow(
+        "an arc about the response of the step",
+        [noop("a", [ON_OTHER, {"step": "next", "when": "{{ response.n == 1 }}"}]), RESCUE, NEXT],
+        [ok("a", {"n": 1}), ok("next")],
+        then=["a:step.done", "next:step.done"],
     ),
     Flow(
         "such an arc does not match after success",

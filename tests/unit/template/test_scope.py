@@ -30,6 +30,15 @@ LAYERS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.parametrize("given", [layer for _, layer in LAYERS])
+def test_a_last_name_gives_way_to_every_other(given: dict[str, Any]) -> None:
+    names = base(**given, last={"x": "last", "answer": {"n": 1}})
+    assert names["x"] != "last"
+    assert "answer" in names
+    assert "nothing" not in names
+    assert render("{{ [answer.n, answer.data.n] }}", names) == [1, 1]
+
+
 @pytest.mark.parametrize("first", range(len(LAYERS)))
 def test_the_first_layer_wins(first: int) -> None:
     given: dict[str, Any] = {}
