@@ -141,6 +141,9 @@ class Checks:
         else:
             assert terminal == ["loop.done" if self.world.plan.steps[closing.step].loop else "step.done"]
             if stage.opening.kind == "cursor":
+                loop = self.world.plan.steps[closing.step].loop
+                reclaims = loop is not None and loop.cursor is not None and loop.cursor.reclaim is not None
+                assert (self.world.source(closing.stage_id).reclaims > 0) == reclaims
                 assert self.world.source(closing.stage_id).quiet, f"{closing.step} ended before its source was empty"
         self.counts(closing)
 
@@ -159,7 +162,8 @@ class Checks:
         if run not in self.world.tables.runs:
             return  # it does not know yet that it has lost its lease; nothing that it does counts
         row.starts += 1
-        assert frame.frame_id not in self.stopped, "a row starts after its stage was stopped"
+        woken = row.waits_for is not None
+        assert woken or frame.frame_id not in self.stopped, "a row starts after its stage was stopped"
         if frame.ordered:
             before = [other.index for other in frame.rows[: row.index] if other.status not in ROW_FINAL]
             assert set(before) <= set(ended_here), "a row of a sequence starts before the one before it has ended"
@@ -199,6 +203,7 @@ class Checks:
             assert all(row.status in ROW_FINAL for row in frame.rows)
         for claim in tables.claims.values():
             assert claim.status in {"FILLED", "EMPTY", "FAILED", "CANCELLED"}
+        self.world.children.at_end()
         self.claimed_once()
         self.story(state)
         for name, value in self.row_ctx.items():

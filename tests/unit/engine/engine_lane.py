@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Generator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine_tables import Ended, Frame, Row
 
 from noetl_celery.engine import Done, Failed, Pipeline, Run, Wait
+from noetl_celery.engine.pipeline import Call
+from noetl_celery.outcome import Outcome
 from noetl_celery.store.frames import lane_width
 
 if TYPE_CHECKING:
@@ -25,9 +28,13 @@ class Lane:
         self.waiting: list[Row] = []
         self.air: dict[int, tuple[Row, Pipeline]] = {}
         self.outcomes: list[Ended] = []
+        #: rows to give back when the lane is given up, with what they have reached
+        self.back: list[tuple[int, dict[str, Any]]] = []
         #: rows that this lane still starts before it hands over to a fresh one
         self.left = world.random.randint(1, 8)
         self.closing = False
+        #: nothing of it starts any more, but for rows whose child has ended
+        self.ending = frame.stopping
 
     def work(self) -> Generator[None, None, None]:
         if self.tables.stages[self.frame.stage_id].status != "OPEN":
@@ -48,6 +55,8 @@ class Lane:
                 if self.outcomes and self.world.random.random() < 0.5:
                     break
                 self.start_rows()
+        for index, position in self.back:
+            self.tables.release(self.frame, self.run, index, position)
         lanes = self.tables.give_up_lane(self.frame, self.run, self.number, self.width)
         yield
         self.world.publish(*(("lane", self.frame.frame_id, lane) for lane in lanes), ("orchestrate",))
@@ -59,7 +68,7 @@ class Lane:
             self.world.checks.finished(self.frame, self.outcomes)
             self.outcomes = []
             self.closing |= stopping
-        self.closing |= self.frame.stopping or self.left <= 0
+        self.closing |= (self.frame.stopping and not self.ending) or self.left <= 0
         free = self.width - self.tables.parked(self.frame, self.number) - len(self.air) - len(self.waiting)
         if self.closing or free <= 0:
             return
@@ -68,9 +77,10 @@ class Lane:
         if not (taken or ordered or self.air or self.waiting) and self.careful:
             taken = self.tables.take(self.frame, self.run, self.number, 1, suspects=True)
         self.waiting += taken
+        assert not self.ending or all(row.waits_for is not None for row in taken)
 
     def start_rows(self) -> None:
-        self.closing |= self.frame.stopping
+        self.closing |= self.frame.stopping and not self.ending
         while self.waiting and not self.closing:
             if self.careful and self.waiting[0].crashes and self.air:
                 return
@@ -82,8 +92,14 @@ class Lane:
     def advance(self, item: tuple[Row, Pipeline]) -> None:
         row, pipeline = item
         step = pipeline.next()
-        if isinstance(step, Run):
-            outcome = self.world.call(self.frame, row, step)
+        if isinstance(step, Run | Call):
+            outcome = (
+                self.world.call(self.frame, row, step) if isinstance(step, Run) else self.child(row, pipeline, step)
+            )
+            if outcome is None:
+                del self.air[row.index]
+                self.world.checks.leaves(self.frame, row, self.run)
+                return
             self.world.checks.at_work(self.frame, self.run)
             waits = pipeline.apply(outcome)
             if waits is None:
@@ -99,6 +115,25 @@ class Lane:
             case _:
                 raise AssertionError(step)
 
+    def child(self, row: Row, pipeline: Pipeline, call: Call) -> Outcome | None:
+        """What a child came to; None: the row leaves the lane, to wait for it."""
+        children, position = self.world.children, pipeline.position
+        if call.child is not None:
+            outcome = children.all[call.child].look()
+            if outcome is None:
+                due = self.tables.now + 5
+                document = position.document()
+                self.tables.park(self.frame, self.run, row.index, document, due, counts=True, waits_for=call.child)
+                self.closing |= self.frame.ordered
+            return copy.deepcopy(outcome)
+        position.child = self.tables.new_id()
+        ends = self.world.call(self.frame, row, call)
+        if children.start(self.frame, self.run, row.index, position.document(), position.child, ends):
+            self.closing |= self.frame.ordered
+        else:
+            self.back.append((row.index, position.document() | {"child": None}))
+        return None
+
     def wait(self, row: Row, pipeline: Pipeline, wait: Wait) -> None:
         document = pipeline.position.document()
         if wait.seconds > SHORT_WAIT_SECONDS:
@@ -107,7 +142,7 @@ class Lane:
             self.tables.park(self.frame, self.run, row.index, document, due, counts=counts)
             self.closing |= self.frame.ordered
         elif self.world.random.random() < 0.3:
-            self.tables.release(self.frame, self.run, row.index, document)  # called back: the lane's process stops
+            self.back.append((row.index, document))  # called back: the lane's process stops
             self.closing = True
         else:
             return

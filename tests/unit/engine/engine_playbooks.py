@@ -69,6 +69,12 @@ def task(name: str, flaw: str, rules: list[dict[str, Any]] | None = None, **more
     return {"name": name, "kind": "noop", "flaw": flaw, "input": {"attempt": "{{ _attempt }}"}, **policy, **more}
 
 
+def calling(name: str, flaw: str, rules: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """A task that calls a child; what it is called says what becomes of it."""
+    policy = {"spec": {"policy": {"rules": rules}}} if rules is not None else {}
+    return {"name": name, "kind": "playbook", "path": flaw, "input": {"attempt": "{{ _attempt }}"}, **policy}
+
+
 FAILED = "{{ output.status == 'error' }}"
 RETRY = {"when": "{{ output.error.retryable }}", "then": {"do": "retry", "attempts": 3, "delay": 1}}
 PARK = {"when": "{{ output.error.retryable }}", "then": {"do": "retry", "attempts": 3, "delay": 9, "backoff": "linear"}}
@@ -89,7 +95,8 @@ def pipelines(draw: st.DrawFn, step: str, *, flaws: bool) -> list[dict[str, Any]
     tasks = []
     for name in ("first", "second")[: draw(st.integers(1, 2))]:
         flaw = draw(st.sampled_from(FLAWS)) if flaws else "none"
-        tasks.append(task(name, flaw, draw(st.sampled_from(POLICIES)) if flaws else None))
+        made = draw(st.sampled_from([task, task, task, calling]))
+        tasks.append(made(name, flaw, draw(st.sampled_from(POLICIES)) if flaws else None))
     if draw(st.booleans()):
         tasks[-1]["spec"] = tasks[-1].get("spec") or {"policy": {"rules": [{"else": {"then": {"do": "continue"}}}]}}
         for rule in tasks[-1]["spec"]["policy"]["rules"]:
@@ -103,14 +110,17 @@ def pipelines(draw: st.DrawFn, step: str, *, flaws: bool) -> list[dict[str, Any]
 def loops(draw: st.DrawFn) -> dict[str, Any]:
     """A ``loop``, without its cursor's queue."""
     spec: dict[str, Any] = {}
+    cursor: dict[str, Any] = {"kind": "queue", "claim": "take"}
     if draw(st.booleans()):
         spec["max_in_flight"] = draw(st.integers(1, 4))
+    if draw(st.integers(0, 2)) == 2:
+        cursor |= {"reclaim": "free"} | draw(st.sampled_from([{}, {"reclaim_after": 10}]))
     match draw(st.sampled_from(["cursor", "cursor", "oldest", "parallel", "sequential"])):
         case "cursor":
             frame = {"max_rows": draw(st.integers(1, 4)), "row_concurrency": draw(st.integers(1, 5))}
-            return {"cursor": {"kind": "queue", "claim": "take"}, "iterator": "row", "spec": {**spec, "frame": frame}}
+            return {"cursor": cursor, "iterator": "row", "spec": {**spec, "frame": frame}}
         case "oldest":
-            return {"cursor": {"kind": "queue", "claim": "take"}, "iterator": "row", "spec": spec}
+            return {"cursor": cursor, "iterator": "row", "spec": spec}
         case mode:
             items = list(range(draw(st.sampled_from([4, 6, 2, 1, 0]))))
             return {"in": items, "iterator": "item", "spec": {**spec, "mode": mode}}

@@ -36,6 +36,9 @@ class Source:
     locked: dict[int, list[str]] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
     done: set[tuple[str, int]] = field(default_factory=set)
+    #: left leased by others that are gone, until a re-claim frees one after the other
+    stale: list[str] = field(default_factory=lambda: ["stale-1", "stale-2", "stale-3"])
+    reclaims: int = 0
 
     def __post_init__(self) -> None:
         self.pending = [str(number) for number in range(self.spec.items)]
@@ -43,6 +46,12 @@ class Source:
     @property
     def quiet(self) -> bool:
         return not self.pending and not self.locked
+
+    def reclaim(self) -> None:
+        """Frees the next of the items that others have left."""
+        self.reclaims += 1
+        self.pending += self.stale[:1]
+        del self.stale[:1]
 
     def lock(self, transaction: int, limit: int) -> list[dict[str, Any]]:
         """Picks up to ``limit`` pending items inside a transaction; they are leased when it commits."""

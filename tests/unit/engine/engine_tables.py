@@ -32,6 +32,8 @@ class Row:
     position: str | None = None
     crashes: int = 0
     due: int | None = None
+    #: the child that it waits for
+    waits_for: int | None = None
     result: Any = None
     error: Mapping[str, Any] | None = None
     ctx: Mapping[str, Any] | None = None
@@ -156,7 +158,8 @@ class Tables:
 
     def start_lane(self, run: int, frame: Frame, lane: int) -> bool:
         held = any(of.frame_id == frame.frame_id and of.lane == lane for of in self.runs.values())
-        if held or frame.status != "RUNNING" or frame.stopping:
+        woken = any(row.status == "READY" and row.waits_for is not None for row in frame.rows)
+        if held or frame.status != "RUNNING" or (frame.stopping and not woken):
             return False
         self.runs[run] = RunOf(frame.frame_id, lane)
         self.outbox.pop(("lane", frame.frame_id, lane), None)
@@ -189,6 +192,7 @@ class Tables:
         rows = [self.held_row(frame, run, outcome.index) for outcome in outcomes]
         for row, outcome in zip(rows, outcomes, strict=True):
             row.status, row.taken_by, row.position = "OK" if outcome.ok else "FAILED", None, None
+            row.waits_for = None
             row.result, row.error, row.ctx = outcome.result, outcome.error, dict(outcome.ctx) or None
             frame.stopping |= frame.fail_fast and not outcome.ok
         if frame.stopping:
@@ -199,7 +203,7 @@ class Tables:
     def skip_unstarted(self, frame: Frame) -> None:
         frame.stopping = True
         for row in frame.rows:
-            if row.status in ("READY", "PARKED"):
+            if row.status in ("READY", "PARKED") and row.waits_for is None:
                 row.status, row.due = "SKIPPED", None
 
     def end_frame(self, frame: Frame) -> None:
@@ -214,9 +218,20 @@ class Tables:
         data = {"stage": frame.stage_id, "frame": frame.frame_id, "slots": frame.slots}
         self.tell("frame.done", {**data, "ok": ok, "failed": failed, "ctx": has_ctx})
 
-    def park(self, frame: Frame, run: int, index: int, position: Mapping[str, Any], due: int, *, counts: bool) -> None:
+    def park(
+        self,
+        frame: Frame,
+        run: int,
+        index: int,
+        position: Mapping[str, Any],
+        due: int | None,
+        *,
+        counts: bool,
+        waits_for: int | None = None,
+    ) -> None:
         row = self.held_row(frame, run, index)
         row.status, row.taken_by, row.position, row.due = "PARKED", None, json.dumps(position), due
+        row.waits_for = waits_for
         if not counts:
             row.lane = None
 
@@ -224,7 +239,8 @@ class Tables:
         row = frame.rows[index]
         if row.status == "TAKEN" and row.taken_by == run:
             row.status, row.taken_by, row.lane = "READY", None, None
-            row.position = json.dumps(position) if position is not None else row.position
+            if position is not None:
+                row.position, row.waits_for = json.dumps(position), position["child"]
 
     def give_up_lane(self, frame: Frame, run: int, lane: int, width: int) -> list[int]:
         """Ends a lane's run; returns the lanes to publish because rows are left that can start now."""
@@ -237,7 +253,6 @@ class Tables:
         if frame.stopping:
             self.skip_unstarted(frame)
             self.end_frame(frame)
-            return []
         parked = self.parked(frame, lane)
         if not frame.count("READY") or (frame.ordered and frame.count("PARKED")) or parked >= width:
             return []

@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine_checks import Checks
+from engine_children import Children
 from engine_lane import Lane
 from engine_sources import Source, SourceSpec, call
 from engine_tables import Claim, Frame, Note, Row, RunOf, Stage, TableFacts, Tables
 
 from noetl_celery.engine import Decision, ExecutionState, Pipeline, Position, Run, decide
+from noetl_celery.engine.pipeline import Call
 from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import LeaseLost
 from noetl_celery.playbook import Plan
@@ -75,6 +77,7 @@ class World:
         self.messages: list[Message] = []
         self.actors: list[Actor] = []
         self.sources: dict[int, Source] = {}
+        self.children = Children(self.tables)
         self.crashes, self.slow = self.chaos.crashes, self.chaos.slow
         self.locked = False
         self.execution_id = self.tables.new_id()
@@ -114,6 +117,9 @@ class World:
         if self.steps == self.chaos.pause_at:
             self.tables.tell("pause")
             self.tables.tell("resume", delay=20)
+        if self.children.alive and self.random.random() < 0.1:
+            child = self.random.choice(self.children.alive)
+            self.publish(*(self.children.wake if self.random.random() < 0.1 else self.children.end)(child))
         if self.random.random() < self.chaos.stale:
             self.tell_of_the_past()
         if self.actors and self.random.random() < 0.02:
@@ -234,6 +240,8 @@ class World:
             messages.append(("claim", spec.claim_id))
         for stage_id in decision.stops:
             tables.stop_stage(stage_id)
+        for stage_id in decision.cancels:
+            self.children.cancel_all(stage_id)
         for timer in decision.timers:
             tables.tell(timer.type, {"stage": timer.stage_id}, delay=int(timer.seconds))
         return messages
@@ -253,6 +261,8 @@ class World:
     def pick(self, claim: Claim, transaction: int) -> tuple[list[dict[str, Any]], bool]:
         """Runs the claim's statement: up to what it may return, sometimes less; and whether the source came up dry."""
         settings = self.tables.stages[claim.spec.stage_id].opening.settings
+        if claim.spec.reclaim:
+            self.source(claim.spec.stage_id).reclaim()
         limit = claim.spec.budget if settings.batch > 1 else settings.max_rows
         if settings.batch == 1 and self.random.random() < 0.3:
             limit = self.random.randint(1, limit)
@@ -355,12 +365,14 @@ class World:
         yield
         yield from Lane(self, actor, frame, number).work()
 
-    def call(self, frame: Frame, row: Row, step: Run) -> Any:
+    def call(self, frame: Frame, row: Row, step: Run | Call) -> Any:
+        """What a task comes to, or the child that it calls."""
         stage = self.tables.stages[frame.stage_id].opening
+        flaw = step.path if isinstance(step, Call) else step.config.get("flaw", "none")
         if stage.kind == "cursor":
             self.source(frame.stage_id).effect(row.payload)
         key = row.payload["id"] if stage.kind == "cursor" else row.index
-        return call(step.config.get("flaw", "none"), step.input["attempt"], self.seed, stage.step, step.task.name, key)
+        return call(flaw, step.input["attempt"], self.seed, stage.step, step.task.name, key)
 
     def pipeline(self, frame: Frame, row: Row) -> Pipeline:
         stage = self.tables.stages[frame.stage_id].opening
