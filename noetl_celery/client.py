@@ -6,6 +6,7 @@ that is away is no error; workers find what was submitted once they can.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ EVENT_PAGE = 1000
 #: events that commit late may have an earlier id than ones already seen; so far back we look again
 EVENT_OVERLAP = 10_000
 _LARGEST_ID = 2**63 - 1
+#: one thread at a time imports Celery: its modules are lazy, and another thread may find them half made
+_MAKING_PUBLISHER = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +160,9 @@ class Noetl:
 
     def announce(self, execution_id: int) -> bool:
         """Tells the workers that something waits for this execution. False if Redis is away; never raises for that."""
-        if self._publisher is None:
-            self._publisher = _publisher(self.settings)
-        return self._publisher.orchestrate(execution_id)
+        with _MAKING_PUBLISHER:
+            publisher = self._publisher = self._publisher or _publisher(self.settings)
+        return publisher.orchestrate(execution_id)
 
     def run(self, work: Callable[[Connection], T], *, patience_seconds: float | None = None) -> T:
         """Runs ``work``, which must be re-runnable, in a transaction. PostgreSQL's errors become ours here.

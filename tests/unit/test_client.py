@@ -1,9 +1,12 @@
 """The parts of the Python API that need no service."""
 
 import asyncio
+import contextlib
 import datetime as dt
 import inspect
 import math
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +18,7 @@ from noetl_celery import client as module
 from noetl_celery.errors import WaitTimeout
 from noetl_celery.playbook.workload import deep_merged
 from noetl_celery.report import Snapshot, build_report
-from noetl_celery.settings import load
+from noetl_celery.settings import Settings, load
 from noetl_celery.submission import checked_workload, read_playbook
 
 NOWHERE = "postgresql://nobody:secret@127.0.0.1:1/x"
@@ -42,6 +45,27 @@ def test_deep_merge(base: dict[str, Any], over: dict[str, Any], expected: dict[s
     before = repr(base)
     assert deep_merged(base, over) == expected
     assert repr(base) == before
+
+
+def test_threads_that_announce_at_once_share_one_publisher(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    both = threading.Barrier(2)
+
+    class Fake:
+        def orchestrate(self, execution_id: int) -> bool:
+            return True
+
+    def make(settings: Settings) -> Fake:
+        made.append(settings)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(timeout=0.2)  # nobody else may come here meanwhile
+        return Fake()
+
+    monkeypatch.setattr(module, "_publisher", make)
+    client = Noetl(database_url=NOWHERE)
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(client.announce, [1, 2])) == [True, True]
+    assert len(made) == 1
 
 
 def test_a_workload_becomes_json() -> None:
