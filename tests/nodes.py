@@ -109,7 +109,7 @@ class Cluster:
         url = self.env["NOETL_DATABASE_URL"]
         with psycopg.connect(url, autocommit=True, row_factory=dict_row) as connection:
             cursor = connection.execute(statement, values or None)  # type: ignore[arg-type]
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if cursor.description is not None else []
 
     def value(self, statement: str, *values: Any) -> Any:
         return next(iter(self.q(statement, *values)[0].values()))

@@ -84,7 +84,7 @@ class System:
         """Rows of a statement."""
         with psycopg.connect(self.env["NOETL_DATABASE_URL"], autocommit=True) as connection:
             cursor = connection.execute(statement, values or None)
-            return cursor.fetchall() if cursor.description else []
+            return cursor.fetchall() if cursor.description is not None else []
 
     def everything_in_redis(self) -> str:
         """All keys and values that the broker holds at this moment."""

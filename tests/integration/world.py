@@ -110,7 +110,7 @@ class World:
 
     def q(self, statement: str, *values: Any) -> list[dict[str, Any]]:
         cursor = self.session.execute(statement, values or None)  # type: ignore[arg-type]
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall() if cursor.description is not None else []
 
     def value(self, statement: str, *values: Any) -> Any:
         rows = self.q(statement, *values)
