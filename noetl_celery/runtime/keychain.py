@@ -8,6 +8,9 @@ from typing import Any
 from noetl_celery.errors import TemplateError, ToolError
 from noetl_celery.playbook.plan import KeychainPlan
 
+#: shorter values are no secrets, and may be part of any word
+SHORTEST = 6
+
 Lookup = Callable[[str], Mapping[str, Any]]
 
 
@@ -22,8 +25,14 @@ class Keychain(Mapping[str, Mapping[str, Any]]):
         self, entries: Mapping[str, KeychainPlan], names: Callable[[Keychain], Mapping[str, Any]], stored: Lookup
     ) -> None:
         self._entries, self._names, self._stored = entries, names, stored
+        self._given: set[str] = set()
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
+        fields = self._fields(name)
+        self._given.update(value for value in fields.values() if isinstance(value, str) and len(value) >= SHORTEST)
+        return fields
+
+    def _fields(self, name: str) -> Mapping[str, Any]:
         entry = self._entries[name]
         # Without this one, so that entries which name each other in a circle come to an end.
         others = {other: plan for other, plan in self._entries.items() if other != name}
@@ -44,6 +53,12 @@ class Keychain(Mapping[str, Mapping[str, Any]]):
     def __len__(self) -> int:
         return len(self._entries)
 
+    def hidden(self, text: str) -> str:
+        """``text`` without the values that templates were given: errors quote what was sent, and are kept."""
+        for value in sorted(self._given.copy(), key=len, reverse=True):
+            text = text.replace(value, "***")
+        return text
+
     def credential(self, name: str) -> Mapping[str, Any]:
         """What ``auth: name`` means: an entry of the keychain, else a stored credential. Raises ``ToolError``."""
-        return self[name] if name in self._entries else self._stored(name)
+        return self._fields(name) if name in self._entries else self._stored(name)

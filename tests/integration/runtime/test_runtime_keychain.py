@@ -220,3 +220,13 @@ def test_a_childs_keychain_is_its_own(world: World, stub: Stub) -> None:
     outer = playbook("test/outer", "  - step: call\n    tool: {kind: playbook, path: test/child}\n    next: []\n")
     assert world.run(world.begin(outer)) == "COMPLETED"
     assert stub.seen[0]["X-Key"] == SECRET
+
+
+def test_an_error_that_quotes_what_was_sent_hides_it(world: World, database: str) -> None:
+    world.credential("src", credential_of(database))
+    command = "SELECT nothing_like_it('{{ keychain.api.token }}')"
+    steps = f"  - step: ask\n    tool: {{kind: postgres, auth: src, command: {json.dumps(command)}}}\n    next: []\n"
+    entry = "keychain: [{name: api, credential: stored_api}]\nworkload:"
+    execution = world.begin(playbook("test/keychain", steps).replace("workload:", entry))
+    assert world.run(execution) == "FAILED"
+    assert "nothing_like_it('***')" in world.value("SELECT error ->> 'message' FROM noetl.execution")
