@@ -20,7 +20,6 @@ from sqlalchemy.engine import Connection
 
 from noetl_celery import faults
 from noetl_celery.engine.assign import merge_paths
-from noetl_celery.engine.decision import Event
 from noetl_celery.errors import LeaseLost, ServiceError
 from noetl_celery.ids import new_id
 from noetl_celery.runtime.names import StageNames, load_stage
@@ -28,7 +27,7 @@ from noetl_celery.runtime.process import Process, stop_announced
 from noetl_celery.runtime.publish import Publisher
 from noetl_celery.runtime.row import Called, CalledBack, Ended, Parked, RowEnd, RowRunner
 from noetl_celery.runtime.sources import acknowledge, source_of
-from noetl_celery.runtime.telling import Retried, iteration_events, retry_events
+from noetl_celery.runtime.telling import Notes
 from noetl_celery.store import children, events, frames, outbox, runs, stages
 from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.frames import RowOutcome, TakenRow
@@ -59,7 +58,7 @@ def run_lane(process: Process, publisher: Publisher, frame_id: int, stage_id: in
         log.warning("lane %s of frame %s stops: %s", number, frame_id, lost)
         # Usually nothing is ours any more. If only the reply of a COMMIT was lost, this gives back what still is, and
         # tells nothing twice.
-        lane.noted = [], []
+        lane.notes.drop()
         lane.outcomes.clear()
         dispatches = process.db.run(lane.give_up)
     except ServiceError as error:
@@ -79,6 +78,7 @@ class Lane:
 
     stage: StageNames
     runner: RowRunner
+    notes: Notes
 
     def __init__(self, process: Process, publisher: Publisher, frame_id: int, stage_id: int, number: int) -> None:
         self.process, self.publisher = process, publisher
@@ -93,10 +93,6 @@ class Lane:
         self.outcomes: list[RowOutcome] = []
         #: their payloads, where the source wants to know what is done
         self.done: list[Any] = []
-        #: notes for the execution's events, taken by the rows' threads
-        self.retried: deque[Retried] = deque()
-        self.told: deque[Event] = deque()
-        self.noted: tuple[list[Retried], list[Event]] = ([], [])
         self.back: list[Back] = []
         #: on the monotonic clock: when the oldest unwritten outcome came, and when the database was last asked
         self.oldest = self.looked = 0.0
@@ -160,10 +156,11 @@ class Lane:
         self.careful = frame["attempt"] > 1
         self.several = frame["lanes"] > 1
         self.fail_fast = frame["fail_fast"]
-        self.rows = frame["rows"]
-        #: one of several frames of a collection: it is too long for an event each
-        self.cut = frame["frame_index"] > 0
         loop = stage.step.loop
+        # Further frames of a collection: it is too long for an event each.
+        each = loop is not None and loop.cursor is None and frame["frame_index"] == 0
+        few = frame["rows"] <= self.settings.iteration_events
+        self.notes = Notes(stage, frame["rows"] if each and few else None)
         self.batch = 1 if loop is not None and loop.frame.ack == "row" else self.settings.outcome_batch_rows
         self.stage.extra = {
             "frame_id": self.frame_id,
@@ -179,8 +176,7 @@ class Lane:
             stage,
             self._pause,
             keep_results=keep,
-            retried=self.retried.append,
-            tell=self.told.append,
+            notes=self.notes,
             announce=self.publisher.orchestrate,
         )
         self.source = None
@@ -210,7 +206,7 @@ class Lane:
             if self._due():
                 self._exchange(self._wanted())
         self.process.pulse.drop(self.run_id)  # before the run goes, or the pulse would take it for lost
-        self._note_events()
+        self.notes.take()
         return self.process.db.run(self.give_up)
 
     def close(self) -> None:
@@ -366,14 +362,14 @@ class Lane:
         if self.lost:
             raise LeaseLost(f"frame {self.frame_id}: run {self.run_id} lost its lease")
         written = len(self.outcomes)
-        self._note_events()
+        self.notes.take()
         # Only what was committed counts: after a lost connection the transaction is run again, and takes them again.
         stop, taken = self._checked(lambda connection: self._write_and_take(connection, want))
         if stop:
             self.closing.set()
         elif want:
             self._accept(taken, want)
-        self._forget_events()
+        self.notes.written()
         del self.outcomes[:written]
         if written:
             faults.reached("lane.flushed")
@@ -401,26 +397,8 @@ class Lane:
             self.parked = frames.parked(connection, self.frame_id, self.number)
         return False, self._take(connection, want)
 
-    def _note_events(self) -> None:
-        """Rows go on taking notes while a transaction (which may be run twice) writes those that there are now."""
-        self.noted = list(self.retried), list(self.told)
-
-    def _forget_events(self) -> None:
-        for _ in self.noted[0]:
-            self.retried.popleft()
-        for _ in self.noted[1]:
-            self.told.popleft()
-        self.noted = [], []
-
     def _write_events(self, connection: Connection) -> None:
-        """Retries and iterations since the last time; a crash takes its notes along, they only tell."""
-        step, loop = self.stage.step, self.stage.step.loop
-        told = retry_events(
-            self.noted[0], step.name, self.stage_id, together=loop is not None and loop.cursor is not None
-        )
-        told += self.noted[1]
-        if loop is not None and loop.cursor is None and not self.cut and self.rows <= self.settings.iteration_events:
-            told += iteration_events(self.outcomes, step.name, self.stage_id, self.execution_id, loop, self.rows)
+        told = self.notes.events(self.outcomes)
         if told and runs.held(connection, self.run_id):
             events.append(connection, self.execution_id, told, frame_id=self.frame_id)
 

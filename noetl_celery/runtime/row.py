@@ -21,7 +21,7 @@ from noetl_celery.runtime.children import child_outcome, new_child
 from noetl_celery.runtime.names import StageNames
 from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.sources import dead_letter
-from noetl_celery.runtime.telling import Retried, retried, sequence_event
+from noetl_celery.runtime.telling import Notes, retried, sequence_event
 from noetl_celery.store.children import NewChild
 from noetl_celery.store.frames import RowOutcome, TakenRow
 from noetl_celery.store.results import Kept, Opener, encoded, keep
@@ -86,14 +86,12 @@ class RowRunner:
         pause: Callable[[float], bool],
         *,
         keep_results: bool,
-        retried: Callable[[Retried], None],
-        tell: Callable[[Event], None],
+        notes: Notes,
         announce: Callable[[int], object],
     ) -> None:
-        """``retried`` and ``tell`` take notes of what goes into the execution's events; ``announce`` has an execution
-        looked at now."""
+        """``notes`` are what goes into the execution's events; ``announce`` has an execution looked at now."""
         self._process, self._stage, self._pause = process, stage, pause
-        self._retried, self._tell, self._announce = retried, tell, announce
+        self._notes, self._announce = notes, announce
         self._keychain = stage.keychain(process, stage.extra)
         self._keeps = keep_results
 
@@ -112,11 +110,11 @@ class RowRunner:
                 elif isinstance(step, Run):
                     outcome = self._call(step, pipeline, taken)
                     if step.task.older == "sequence" and outcome.ok:
-                        self._tell(self._sequence(step, pipeline, outcome))
+                        self._notes.tell(self._sequence(step, pipeline, outcome))
                     step = pipeline.apply(outcome)
                 if isinstance(step, Wait):
                     retries += 1
-                    self._retried(retried(taken.index, pipeline.task, step))
+                    self._notes.retried(retried(taken.index, pipeline.task, step))
                     parked = self._wait(step, pipeline)
                     if parked is not None:
                         return parked, retries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,7 @@ from typing import Any
 from noetl_celery.engine.decision import Event
 from noetl_celery.engine.pipeline import Wait
 from noetl_celery.playbook.plan import LoopPlan, TaskPlan
+from noetl_celery.runtime.names import StageNames
 from noetl_celery.store.frames import RowOutcome
 
 #: retries named one by one in the event that tells of many
@@ -41,6 +43,53 @@ def retried(row: int, task: TaskPlan, wait: Wait) -> Retried:
     }
     error = wait.error.as_dict() if wait.error is not None else {}
     return Retried(row, task.name, "retry_scheduled" if task.older else "task.retry", wait.seconds, meta, error)
+
+
+class Notes:
+    """What the rows of a lane have to tell in the execution's events: they take notes, the lane writes them.
+
+    Rows go on taking notes while a transaction (which may be run twice) writes those that were there when it began. A
+    crash takes its notes along: they tell, and nothing hangs on them.
+    """
+
+    def __init__(self, stage: StageNames, items: int | None) -> None:
+        """``items``: of a loop over a collection that has an event for each, how many there are."""
+        self._stage, self._items = stage, items
+        self._retried: deque[Retried] = deque()
+        self._told: deque[Event] = deque()
+        self._taken: tuple[list[Retried], list[Event]] = ([], [])
+
+    def retried(self, note: Retried) -> None:
+        self._retried.append(note)
+
+    def tell(self, event: Event) -> None:
+        self._told.append(event)
+
+    def take(self) -> None:
+        """From now on :meth:`events` are about the notes that there are."""
+        self._taken = list(self._retried), list(self._told)
+
+    def drop(self) -> None:
+        """What was taken is not to be written."""
+        self._taken = [], []
+
+    def written(self) -> None:
+        """What was taken is committed."""
+        for _ in self._taken[0]:
+            self._retried.popleft()
+        for _ in self._taken[1]:
+            self._told.popleft()
+        self.drop()
+
+    def events(self, outcomes: Sequence[RowOutcome]) -> list[Event]:
+        """The events of what was taken, and of the rows that end with it."""
+        stage, loop = self._stage, self._stage.step.loop
+        together = loop is not None and loop.cursor is not None
+        told = retry_events(self._taken[0], stage.step.name, stage.stage_id, together=together)
+        told += self._taken[1]
+        if loop is not None and self._items is not None:
+            told += iteration_events(outcomes, stage.step.name, stage.stage_id, stage.execution_id, loop, self._items)
+        return told
 
 
 def retry_events(notes: Sequence[Retried], step: str, stage_id: int, *, together: bool) -> list[Event]:
