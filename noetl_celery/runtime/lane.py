@@ -221,7 +221,9 @@ class Lane:
         self.closing.set()
 
     def _should_close(self) -> bool:
-        return stop_announced() or time.monotonic() - self.begun >= self.lifetime
+        # Where parked rows hold all places nothing can start: rows that were taken ahead go back, and so does the slot.
+        full = not self.air and self.parked >= self.width
+        return full or stop_announced() or time.monotonic() - self.begun >= self.lifetime
 
     def _pause(self, seconds: float) -> bool:
         """Waits; true if the lane calls its rows back meanwhile (only a stop or a lost lease cuts a wait short)."""
