@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -266,6 +267,21 @@ def test_max_in_flight_bounds_the_children_alive_at_once(world: World) -> None:
     assert most == 3
     assert len(world.probe.calls) == 20
     nothing_left(world)
+
+
+def test_a_lane_holds_no_slot_while_all_its_places_wait_for_children(database: str) -> None:
+    """Rows that it took ahead go back. It would otherwise keep them, and its slot, until its time is up."""
+    world = World(make_settings(database, lane_seconds=60))
+    try:
+        world.register(child())
+        parent = world.begin(looping("{{ range(40) | list }}", spec="mode: parallel, max_in_flight: 3"))
+        while world.status(parent) == "RUNNING":
+            before = time.monotonic()
+            assert world.deliver()
+            assert time.monotonic() - before < world.settings.lane_seconds / 2
+        assert world.status(parent) == "COMPLETED"
+    finally:
+        world.close()
 
 
 def test_rows_that_woke_come_before_rows_that_never_began(world: World) -> None:
