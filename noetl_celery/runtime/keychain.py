@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 from noetl_celery.errors import TemplateError, ToolError
 from noetl_celery.playbook.plan import KeychainPlan
@@ -54,9 +55,11 @@ class Keychain(Mapping[str, Mapping[str, Any]]):
         return len(self._entries)
 
     def hidden(self, text: str) -> str:
-        """``text`` without the values that templates were given: errors quote what was sent, and are kept."""
+        """``text`` without the values that templates were given, also as URLs write them: errors and addresses quote
+        what was sent, and are kept."""
         for value in sorted(self._given.copy(), key=len, reverse=True):
-            text = text.replace(value, "***")
+            for written in (value, quote(value, safe=""), quote_plus(value)):
+                text = text.replace(written, "***")
         return text
 
     def credential(self, name: str) -> Mapping[str, Any]:

@@ -123,6 +123,14 @@ def test_a_field_in_a_header(world: World, stub: Stub, keychain: str) -> None:
     nothing_left(world)
 
 
+def test_a_field_in_the_address_is_not_kept_with_the_result(world: World, stub: Stub) -> None:
+    keychain = "[{name: api, credential: stored_api, map: {odd: \"{{ 'a b/' ~ '" + OTHER + "' }}\"}}]"
+    task = '      params: {key: "{{ keychain.api.token }}", other: "{{ keychain.api.odd }}"}'
+    execution = world.begin(calling_api(stub, keychain, task).replace(OTHER, f"{OTHER[:3]}' ~ '{OTHER[3:]}"))
+    assert world.run(execution) == "COMPLETED"
+    assert world.steps(execution)["call"]["result"]["url"] == f"{stub.url}?key=***&other=***"
+
+
 def test_an_entry_as_auth(world: World, stub: Stub) -> None:
     text = calling_api(stub, "[{name: api, credential: stored_api}]", "      auth: api")
     assert world.run(world.begin(text)) == "COMPLETED"
