@@ -14,7 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
-from noetl_celery.cursors.base import Claimed, ClaimRequest, Record, Verdict
+from noetl_celery.cursors.base import Claimed, ClaimRequest, Cursor, Record, Verdict
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.template import jsonable
 from noetl_celery.tools import pg, sql
@@ -24,11 +24,10 @@ log = logging.getLogger(__name__)
 _PLACE = ("host", "hostaddr", "port", "dbname", "user")
 
 
-class PostgresCursor:
-    """The driver ``postgres``."""
+class PostgresCursor(Cursor):
+    """The driver ``postgres``. It acknowledges nothing: a claim's own statement marks its rows."""
 
     kind = "postgres"
-    acknowledges = False
 
     def check(self, config: Mapping[str, Any]) -> Sequence[tuple[str | None, str]]:
         problems: list[tuple[str | None, str]] = []
@@ -69,15 +68,6 @@ class PostgresCursor:
                 raise pg.tool_error(error) from error
         verdicts: dict[str, Verdict] = {"committed": "committed", "aborted": "aborted", "in progress": "running"}
         return verdicts.get(row[0] if row else "", "unknown")
-
-    def acknowledge(
-        self,
-        claim: str,
-        options: Mapping[str, Any],
-        credential: Mapping[str, Any],
-        rows: Sequence[Mapping[str, Any]],
-    ) -> None:
-        """Nothing to do: a claim's own statement marks its rows, and the pipeline marks what is done."""
 
     def dead_letter(
         self,

@@ -122,15 +122,9 @@ def _claim_elsewhere(process: Process, claim_id: int, run_id: int) -> _Answer | 
         process.db.run(write)
         faults.reached("claim.recorded")
 
-    lost = False
-
-    def lose() -> None:
-        nonlocal lost
-        lost = True
-
-    process.pulse.hold(
-        run_id, lease=process.settings.lease_seconds, heartbeat=process.settings.lease_seconds, lost=lose
-    )
+    lease = process.settings.lease_seconds
+    # Nothing to stop when it is lost: whatever is written next finds that out.
+    process.pulse.hold(run_id, lease=lease, heartbeat=lease, lost=lambda: None)
     try:
         claimed = driver.claim(request, record)
         faults.reached("claim.source_committed")

@@ -33,11 +33,12 @@ class Source:
 def source_of(process: Process, stage: StageNames, bindings: Mapping[str, Any]) -> Source:
     """Renders the cursor of a stage. Raises ``TemplateError``, and ``ToolError`` for an unknown credential."""
     cursor = cursor_of(stage)
-    names = stage.of_stage({**bindings, "keychain": stage.keychain(process, bindings)})
+    keychain = stage.keychain(process, bindings)
+    names = stage.of_stage({**bindings, "keychain": keychain})
     auth = cursor.auth.render(names) if cursor.auth is not None else None
     credential = auth if isinstance(auth, Mapping) else {}
     if auth and not isinstance(auth, Mapping):
-        credential = stage.keychain(process, bindings).credential(str(auth))
+        credential = keychain.credential(str(auth))
     options = cursor.options.render(names) if cursor.options is not None else {}
     given = options if isinstance(options, Mapping) else {}
     return Source(
