@@ -141,6 +141,8 @@ stage = sa.Table(
     _json("result"),
     _json("task_results"),
     _json("error"),
+    #: of a closed one: its ``StageState`` at the end, to go on with when its rows are run again
+    _json("state"),
     _now("opened_at"),
     _time("closed_at"),
     sa.Index("stage_execution_idx", "execution_id", "step_name", "stage_id"),
@@ -184,7 +186,12 @@ frame = sa.Table(
     _count("slots", 1),
     _count("lanes", 1),
     _count("row_concurrency", 1),
-    #: rows that were run again because their worker died
+    #: lanes that were asked for (and are still wanted), and those that started: equal when the frame ends
+    _count("lane_requests"),
+    _count("lane_starts"),
+    #: what `__claim_token` is for its rows
+    _big("token", nullable=True),
+    #: rows that had begun and were run again because their worker died
     _count("reruns"),
     sa.Column("stopping", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("fail_fast", sa.Boolean, nullable=False, server_default=sa.false()),
@@ -259,6 +266,8 @@ run = sa.Table(
     sa.Column("lease_until", sa.TIMESTAMP(timezone=True), nullable=False),
     sa.Column("heartbeat_seconds", sa.Double, nullable=False),
     _now("heartbeat_at"),
+    #: indexes of the rows that have begun and are not written, in the order in which they began
+    sa.Column("begun", ARRAY(sa.Integer)),
     sa.Index("run_lane_key", "frame_id", "lane", unique=True, postgresql_where=sa.text("frame_id IS NOT NULL")),
     sa.Index("run_claim_key", "claim_id", unique=True, postgresql_where=sa.text("claim_id IS NOT NULL")),
     sa.CheckConstraint("(frame_id IS NULL) <> (claim_id IS NULL)", name="one_kind"),
