@@ -68,6 +68,7 @@ class _Turn:
                     self.stop(stage, children=True)
             case "pause":
                 state.paused, state.status = True, "PAUSED" if state.status == "RUNNING" else state.status
+                self.decision.recalls += [stage.stage_id for stage in state.stages.values() if stage.tickets]
             case "resume":
                 state.paused, state.status = False, "RUNNING" if state.status == "PAUSED" else state.status
             case _:
@@ -77,7 +78,7 @@ class _Turn:
 
     def take_stage_signal(self, stage: StageState, signal: Signal) -> None:
         data = signal.data
-        if signal.type in ("claim.filled", "claim.empty", "claim.failed"):
+        if signal.type in ("claim.filled", "claim.empty", "claim.failed", "claim.recalled"):
             stage.tickets -= 1
             stage.claims -= data["budget"]
             stage.sole = False
@@ -95,6 +96,8 @@ class _Turn:
                 stage.dry = True
             case "claim.failed":
                 self.stop(stage, error=data["error"])
+            case "claim.recalled":
+                stage.reclaim |= bool(data["reclaim"])
             case "frame.done":
                 self.frame_done(stage, data)
             case "stage.timeout":
@@ -138,6 +141,7 @@ class _Turn:
             self.decision.cancels.append(stage.stage_id)
         if not stage.stopping:
             stage.stopping = True
+            self.decision.recalls.append(stage.stage_id)
             self.decision.stops.append(stage.stage_id)
 
     # -- settling ------------------------------------------------------------------------------------------------

@@ -109,7 +109,9 @@ class Decision:
     closings: list[Closing] = field(default_factory=list)
     claims: list[ClaimSpec] = field(default_factory=list)
     slices: list[Slice] = field(default_factory=list)
-    #: stages whose rows that have not started, and claims that nobody took, are to be given up
+    #: stages whose tickets that nobody took are to be taken back
+    recalls: list[int] = field(default_factory=list)
+    #: stages whose rows that have not started are to be given up
     stops: list[int] = field(default_factory=list)
     #: stages whose running children are to be cancelled
     cancels: list[int] = field(default_factory=list)

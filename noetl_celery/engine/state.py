@@ -19,6 +19,7 @@ SignalType = Literal[
     "claim.filled",
     "claim.empty",
     "claim.failed",
+    "claim.recalled",
     "frame.done",
     "stage.timeout",
     "stage.reclaim",
@@ -33,7 +34,8 @@ class Signal:
     """A durable note to an execution, written in the transaction that made it true.
 
     ``claim.filled`` {stage, claim, budget, frames, slots, dry}; ``claim.empty`` {stage, claim, budget, sole};
-    ``claim.failed`` {stage, claim, budget, error}; ``frame.done`` {stage, frame, slots, ok, failed, ctx};
+    ``claim.failed`` {stage, claim, budget, error}; ``claim.recalled`` {stage, claim, budget, reclaim}: nobody had
+    taken it;    ``frame.done`` {stage, frame, slots, ok, failed, ctx};
     ``cancel`` {reason}; ``stage.timeout`` and ``stage.reclaim`` (timers) {stage}; ``start``, ``pause`` and ``resume``
     carry nothing.
     """

@@ -164,6 +164,24 @@ def reopen(connection: Connection, claim_id: int, *, run_id: int | None, failed:
     )
 
 
+def recall(connection: Connection, stage_id: int, *, republish_seconds: float) -> None:
+    """Takes back the tickets of a stage that nobody has taken, and tells the execution so."""
+    recalled = every(
+        connection,
+        """
+        WITH gone AS (
+            UPDATE noetl.claim SET status = 'CANCELLED' WHERE stage_id = %(stage)s AND status = 'OPEN'
+            RETURNING claim_id, execution_id, budget, reclaim
+        ), unsent AS (DELETE FROM noetl.outbox o USING gone WHERE o.claim_id = gone.claim_id)
+        SELECT * FROM gone
+        """,
+        stage=stage_id,
+    )
+    for claim in recalled:
+        data = {"stage": stage_id, "claim": claim["claim_id"], "budget": claim["budget"], "reclaim": claim["reclaim"]}
+        signals.add(connection, claim["execution_id"], "claim.recalled", data, republish_seconds=republish_seconds)
+
+
 def confirm(connection: Connection, claim_id: int) -> list[dict[str, Any]]:
     """TENTATIVE frames of a ticket whose source transaction has committed become RUNNING; returns them."""
     return every(

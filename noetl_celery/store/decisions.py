@@ -49,6 +49,8 @@ def apply(
                 connection, execution_id, claim.stage_id, claim.claim_id, CONTROL_QUEUE, delay_seconds=again
             )
             dispatches.append(Dispatch("claim", execution_id, claim.stage_id, claim.claim_id, queue=CONTROL_QUEUE))
+    for stage_id in dict.fromkeys(decision.recalls):
+        claims.recall(connection, stage_id, republish_seconds=again)
     for stage_id in dict.fromkeys(decision.stops):
         frames.stop_stage(connection, stage_id, republish_seconds=again)
     for stage_id in dict.fromkeys(decision.cancels):

@@ -461,21 +461,7 @@ def wake(connection: Connection, frame_id: int, *, limit: int) -> list[dict[str,
 
 
 def stop_stage(connection: Connection, stage_id: int, *, republish_seconds: float) -> None:
-    """No further row of the stage starts: unstarted rows are skipped, claims that nobody took are cancelled."""
-    cancelled = every(
-        connection,
-        """
-        WITH gone AS (
-            UPDATE noetl.claim SET status = 'CANCELLED' WHERE stage_id = %(stage)s AND status = 'OPEN'
-            RETURNING claim_id, execution_id, budget
-        ), unsent AS (DELETE FROM noetl.outbox o USING gone WHERE o.claim_id = gone.claim_id)
-        SELECT * FROM gone
-        """,
-        stage=stage_id,
-    )
-    for claim in cancelled:
-        data = {"stage": stage_id, "claim": claim["claim_id"], "budget": claim["budget"], "sole": False}
-        signals.add(connection, claim["execution_id"], "claim.empty", data, republish_seconds=republish_seconds)
+    """No further row of the stage starts: unstarted rows are skipped."""
     running = every(
         connection,
         "SELECT frame_id FROM noetl.frame WHERE stage_id = %(stage)s AND status = 'RUNNING' FOR UPDATE",

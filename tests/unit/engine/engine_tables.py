@@ -259,12 +259,15 @@ class Tables:
         self.send_lanes(frame, [lane])
         return [lane]
 
-    def stop_stage(self, stage_id: int) -> None:
+    def recall(self, stage_id: int) -> None:
         for claim in self.claims_of(stage_id, "OPEN"):
             claim.status = "CANCELLED"
             self.outbox.pop(("claim", claim.spec.claim_id), None)
-            data = {"stage": stage_id, "claim": claim.spec.claim_id, "budget": claim.spec.budget, "sole": False}
-            self.tell("claim.empty", data)
+            spec = claim.spec
+            data = {"stage": stage_id, "claim": spec.claim_id, "budget": spec.budget, "reclaim": spec.reclaim}
+            self.tell("claim.recalled", data)
+
+    def stop_stage(self, stage_id: int) -> None:
         for frame in self.frames_of(stage_id, "RUNNING"):
             self.skip_unstarted(frame)
             self.end_frame(frame)

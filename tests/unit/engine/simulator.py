@@ -238,6 +238,8 @@ class World:
         for spec in decision.claims:
             tables.issue(spec)
             messages.append(("claim", spec.claim_id))
+        for stage_id in decision.recalls:
+            tables.recall(stage_id)
         for stage_id in decision.stops:
             tables.stop_stage(stage_id)
         for stage_id in decision.cancels:

@@ -176,3 +176,24 @@ def test_an_execution_that_has_not_begun_has_an_empty_document() -> None:
     state = ExecutionState(1)
     state.restore({})
     assert state == ExecutionState(1)
+
+
+def test_pause_takes_back_the_claims_that_nobody_took() -> None:
+    told = Told([cursor("drain", flight=3)])
+    told.filled("drain")
+    assert len(told.last.claims) == 2
+    told.tell("pause")
+    assert told.last.recalls == [told.stage("drain").stage_id]
+    for _ in range(2):
+        told.tell("claim.recalled", stage=told.stage("drain").stage_id, claim=1, budget=1, reclaim=False)
+        assert told.last.claims == []
+    told.tell("resume")
+    assert len(told.last.claims) == 2
+
+
+def test_a_claim_that_was_taken_back_leaves_its_reclaim_to_the_next() -> None:
+    told = Told([cursor("drain")])
+    told.tell("pause")
+    told.tell("claim.recalled", stage=told.stage("drain").stage_id, claim=1, budget=1, reclaim=True)
+    told.tell("resume")
+    assert [claim.reclaim for claim in told.last.claims] == [True]
