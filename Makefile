@@ -30,7 +30,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest tests/unit tests/integration tests/acceptance
+	$(BIN)/pytest -m "not chaos or short"
 
 chaos: setup
 	$(BIN)/pytest -m chaos tests/chaos

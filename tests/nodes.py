@@ -44,6 +44,8 @@ class Node:
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    #: a test has ended it
+    ended: bool = False
 
     @property
     def text(self) -> str:
@@ -54,9 +56,41 @@ class Node:
 
     def kill(self) -> None:
         """SIGKILL to the node and its pool at once: the machine is gone."""
+        self.ended = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+@dataclass
+class Worker(Node):
+    """One ``noetl-celery worker``: a process that minds two nodes, one of which has a pool of processes."""
+
+    def nodes(self) -> dict[str, psutil.Process]:
+        """The two by their role, ``control`` and ``bodies``; one that is being started again may be missing."""
+        return {role: node for node in self.children() for role in ("control", "bodies") if f"{role}-" in _line(node)}
+
+    def pool(self) -> list[psutil.Process]:
+        """The processes in which bodies run."""
+        with contextlib.suppress(psutil.NoSuchProcess, KeyError):
+            return list(self.nodes()["bodies"].children())
+        return []
+
+    def kill(self) -> None:
+        """SIGKILL to all of it at once: the machine is gone."""
+        self.ended = True
+        with contextlib.suppress(psutil.NoSuchProcess):
+            whole = psutil.Process(self.process.pid)
+            for process in (whole, *whole.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self.process.wait()
+
+
+def _line(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline())
+    return ""
 
 
 @dataclass
@@ -68,6 +102,14 @@ class Cluster:
     env: dict[str, str]
     client: Noetl
     nodes: list[Node] = field(default_factory=list)
+    #: processes that a test has killed: their end is no surprise
+    killed: set[int] = field(default_factory=set)
+
+    def kill(self, process: psutil.Process) -> None:
+        """SIGKILL to one process, if it is still there."""
+        self.killed.add(process.pid)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
     def start(self, name: str, *options: str, queues: str = QUEUES, wait: bool = True, **env: str) -> Node:
         log = self.folder / f"{name}-{len(self.nodes)}.log"
@@ -87,10 +129,26 @@ class Cluster:
             self.ready(node)
         return node
 
+    def worker(self, name: str, *options: str, wait: bool = True, **env: str) -> Worker:
+        """Starts ``noetl-celery worker``, as users do; ``options`` are its own (two processes for bodies)."""
+        log = self.folder / f"{name}-{len(self.nodes)}.log"
+        command = [sys.executable, "-m", "noetl_celery", "worker", "--name", name, *(options or ("-c", "2"))]
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, env=self.env | env, cwd=self.folder, stdout=out, stderr=out, start_new_session=True
+            )
+        worker = Worker(name, process, log)
+        self.nodes.append(worker)
+        if wait:
+            self.ready(worker)
+        return worker
+
     def ready(self, node: Node) -> None:
+        wanted = 2 if isinstance(node, Worker) else 1
+
         def up() -> bool:
             assert node.process.poll() is None, node.text
-            return " ready." in node.text
+            return node.text.count(" ready.") >= wanted
 
         wait_for(up, f"{node.name} is ready", 30)
 
