@@ -1,5 +1,6 @@
-# setup: makes .venv · demo · test · lint · chaos · clean: removes all that these and `noetl-celery dev` made here
-.PHONY: setup demo test lint chaos clean
+# setup: makes .venv · demo · test · lint · chaos: all faults, and the table in docs/reliability.md · soak
+# clean: removes all that these and `noetl-celery dev` made here
+.PHONY: setup demo test lint chaos soak clean
 .NOTPARALLEL:
 
 VENV := .venv
@@ -32,8 +33,22 @@ lint: setup
 test: lint
 	$(BIN)/pytest -m "not chaos or short"
 
+# A run for each of these seeds; `make chaos SEEDS=7` is one run.
+SEEDS := 1
+RECORD := .noetl/chaos.jsonl
+
 chaos: setup
-	$(BIN)/pytest -m chaos tests/chaos
+	@mkdir -p $(dir $(RECORD)) && rm -f $(RECORD)
+	set -e; for seed in $(SEEDS); do \
+	  NOETL_CHAOS_SEED=$$seed NOETL_CHAOS_RECORD=$(abspath $(RECORD)) $(BIN)/pytest -m "chaos and not soak" tests/chaos; \
+	done
+	$(BIN)/python tests/chaos/table.py $(RECORD)
+
+# Mixed load with faults for so many minutes: memory, connections, bloat and lag stay flat.
+MINUTES := 20
+
+soak: setup
+	NOETL_SOAK_MINUTES=$(MINUTES) $(BIN)/pytest -s -m soak tests/chaos
 
 clean:
 	rm -rf $(VENV) .noetl build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
