@@ -15,6 +15,7 @@ from celery.exceptions import WorkerShutdown
 from kombu.entity import Exchange, Queue
 
 from noetl_celery.errors import NoetlError, Unreachable
+from noetl_celery.hiding import hidden
 from noetl_celery.runtime import process as processes
 from noetl_celery.runtime.claim import run_claim
 from noetl_celery.runtime.lane import run_lane
@@ -33,13 +34,16 @@ log = logging.getLogger(__name__)
 VISIBILITY_SECONDS = 3600
 RESULT_SECONDS = 3600
 BACKEND = "noetl_celery.runtime.backend:ChordBackend"
+#: by scheme, and not as a part of the URL, whose password Celery and Flower could not hide then
+BACKENDS = {"redis": BACKEND, "rediss": BACKEND}
 #: a worker that starts before its database waits so long for it
 START_PATIENCE_SECONDS = 60.0
 
 
 def create(settings: Settings) -> Celery:
     """A Celery app on the settings' broker, with queues, routes and schedule; tasks are registered on it below."""
-    app = Celery("noetl_celery", broker=settings.broker_url, backend=f"{BACKEND}+{settings.result_url}")
+    app = Celery("noetl_celery", broker=settings.broker_url, backend=settings.result_url)
+    app.loader.override_backends = BACKENDS
     transport = {
         "visibility_timeout": VISIBILITY_SECONDS,
         "socket_connect_timeout": 3,
@@ -173,16 +177,17 @@ def _logging(loglevel: int | str | None = None, logfile: str | None = None, **_:
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(loglevel or load().log_level)
-    for noisy in ("httpx", "httpcore", "psycopg.pool"):
+    # They log what is sent and read, secrets that nobody knows as such among it.
+    for noisy in ("httpx", "httpcore", "psycopg", "sqlalchemy"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
 class _Formatter(logging.Formatter):
-    """Adds what a task's own lines belong to."""
+    """Adds what a task's own lines belong to, and hides secrets."""
 
     fields = ("execution_id", "step", "task", "row")
 
     def format(self, record: logging.LogRecord) -> str:
-        line = super().format(record)
+        line = hidden(super().format(record))
         named = [f"{name}={value}" for name in self.fields if (value := getattr(record, name, None)) is not None]
         return f"{line} [{' '.join(named)}]" if named else line

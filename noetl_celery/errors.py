@@ -3,7 +3,8 @@
 One root, families by who has to act: :class:`InputError` (whoever wrote the playbook, the workload, the flag;
 exit 2), :class:`ServiceError` (whoever operates PostgreSQL and Redis; exit 1), :class:`ToolError` (what a task
 of a pipeline reports; policies decide) and :class:`InternalConflict` (never shown: a write found that its lease
-or its expected state is gone). ``code`` is stable and safe to match on; messages are for people.
+or its expected state is gone). ``code`` is stable and safe to match on; messages are for people, and say no
+secret that this process knows (``hiding.py``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from noetl_celery.hiding import hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +46,9 @@ class NoetlError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = hidden(message)
         self.hint = hint
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -120,7 +123,7 @@ class TemplateError(NoetlError):
 
     def __init__(self, message: str, *, expression: str | None = None, place: str | None = None) -> None:
         super().__init__(message)
-        self.expression = expression
+        self.expression = expression if expression is None else hidden(expression)
         self.place = place
 
 
@@ -135,6 +138,9 @@ class ErrorInfo:
     retryable: bool = False
     #: least delay in seconds before a retry makes sense (``Retry-After``)
     retry_after: float | None = None
+
+    def __post_init__(self) -> None:
+        self.message = hidden(self.message)
 
     def as_dict(self) -> dict[str, Any]:
         return {

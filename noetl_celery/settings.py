@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from noetl_celery import hiding
 from noetl_celery.errors import InputError
 
 PREFIX = "NOETL_"
@@ -60,6 +61,9 @@ class Settings(BaseSettings):
     # Connections
     pool_size: int = Field(8, ge=2, description="database connections per process to the schema `noetl`")
     tool_pool_size: int = Field(16, ge=1, description="database connections per credential and process")
+    statement_seconds: float = Field(
+        60.0, gt=0, description="how long a statement on the schema `noetl` may take; a server silent for longer is away"
+    )
 
     # Lanes: how rows are worked
     lane_width: int = Field(16, ge=1, description="rows that one lane works on at once, on threads")
@@ -229,7 +233,11 @@ def load(**overrides: Any) -> Settings:
     Raises :class:`InputError` that names every invalid variable and what to write, never a value that may be secret.
     """
     try:
-        return Settings(**overrides)
+        settings = Settings(**overrides)
+        key = settings.secret_key
+        urls = [settings.database_url, settings.broker_url, settings.result_backend_url]
+        hiding.learn_named({"secret_key": key and key.get_secret_value(), "urls": urls}, lasting=True)
+        return settings
     except ValidationError as error:
         lines = [line for problem in error.errors() for line in _explain(problem)]
     raise InputError("\n".join(lines))

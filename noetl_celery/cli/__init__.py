@@ -120,7 +120,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, SystemExit):
             raise
         if _Mode.debug:
-            traceback.print_exception(error)
+            console.note("".join(traceback.format_exception(error)).rstrip())
         return _explained(error)
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 from noetl_celery.errors import NoetlError, PlaybookInvalid, WaitTimeout
+from noetl_celery.hiding import hidden
 
 OK, FAILED, INVALID, RUNNING, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 EXIT_CODES = {"COMPLETED": OK, "FAILED": FAILED, "CANCELLED": FAILED}
@@ -63,7 +64,7 @@ def out_json(value: Any) -> None:
 
 def note(text: str) -> None:
     """A line for people, on stderr, where it does not disturb what is piped on."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{hidden(text)}\n")
     sys.stderr.flush()
 
 

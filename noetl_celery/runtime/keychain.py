@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, quote_plus
 
+from noetl_celery import hiding
 from noetl_celery.errors import TemplateError, ToolError
 from noetl_celery.playbook.plan import KeychainPlan
-
-#: shorter values are no secrets, and may be part of any word
-SHORTEST = 6
 
 Lookup = Callable[[str], Mapping[str, Any]]
 
@@ -26,14 +23,8 @@ class Keychain(Mapping[str, Mapping[str, Any]]):
         self, entries: Mapping[str, KeychainPlan], names: Callable[[Keychain], Mapping[str, Any]], stored: Lookup
     ) -> None:
         self._entries, self._names, self._stored = entries, names, stored
-        self._given: set[str] = set()
 
     def __getitem__(self, name: str) -> Mapping[str, Any]:
-        fields = self._fields(name)
-        self._given.update(value for value in fields.values() if isinstance(value, str) and len(value) >= SHORTEST)
-        return fields
-
-    def _fields(self, name: str) -> Mapping[str, Any]:
         entry = self._entries[name]
         # Without this one, so that entries which name each other in a circle come to an end.
         others = {other: plan for other, plan in self._entries.items() if other != name}
@@ -46,6 +37,7 @@ class Keychain(Mapping[str, Mapping[str, Any]]):
                 raise TemplateError(f"keychain entry '{name}': {error}") from error
         if entry.fields is not None:
             fields |= entry.fields.render(names)
+        hiding.learn_credential(fields)
         return fields
 
     def __iter__(self) -> Iterator[str]:
@@ -54,14 +46,6 @@ class Keychain(Mapping[str, Mapping[str, Any]]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def hidden(self, text: str) -> str:
-        """``text`` without the values that templates were given, also as URLs write them: errors and addresses quote
-        what was sent, and are kept."""
-        for value in sorted(self._given.copy(), key=len, reverse=True):
-            for written in (value, quote(value, safe=""), quote_plus(value)):
-                text = text.replace(written, "***")
-        return text
-
     def credential(self, name: str) -> Mapping[str, Any]:
         """What ``auth: name`` means: an entry of the keychain, else a stored credential. Raises ``ToolError``."""
-        return self._fields(name) if name in self._entries else self._stored(name)
+        return self[name] if name in self._entries else self._stored(name)

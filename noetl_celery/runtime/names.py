@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from noetl_celery import hiding
 from noetl_celery.engine.assign import merge_paths
 from noetl_celery.engine.pipeline import Position
 from noetl_celery.engine.state import LoopSettings
@@ -97,6 +98,7 @@ def load_stage(process: Process, connection: Connection, stage_id: int) -> Stage
     row = stages.load(connection, stage_id)
     if row is None or row["status"] != "OPEN":
         return None
+    hiding.learn_workload(row["execution_id"], row["workload"])
     plan = process.plans.get(connection, row["catalog_id"])
     step = plan.steps[row["step_name"]]
     wanted = step.row_names & plan.steps.keys()

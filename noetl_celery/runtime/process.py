@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from noetl_celery import hiding
 from noetl_celery.cursors.registry import CursorRegistry
 from noetl_celery.errors import ErrorInfo, NoetlError, ToolError
 from noetl_celery.ids import new_id
@@ -101,6 +102,7 @@ class Process:
             fields = self.db.run(lambda connection: vault.fetch(connection, name))
         except NoetlError as error:
             raise ToolError(ErrorInfo("credential", str(error))) from error
+        hiding.learn_credential(fields)
         self._credentials[name] = (time.monotonic() + CREDENTIAL_SECONDS, fields)
         return fields
 

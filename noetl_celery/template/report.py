@@ -10,6 +10,7 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError, UndefinedError
 
 from noetl_celery.errors import TemplateError
+from noetl_celery.hiding import hidden
 from noetl_celery.template.expressions import ENVIRONMENT, Expression, Statements
 from noetl_celery.template.lazy import TooLarge
 from noetl_celery.template.missing import NO_OWNER, Missing, MissingUsed, close_names, kind_of
@@ -41,7 +42,7 @@ def statements_error(
 
 
 def _error(shown: str, reason: str, where: str) -> TemplateError:
-    shown = " ".join(shown.split())
+    shown = hidden(" ".join(shown.split()))
     shown = shown if len(shown) <= _LONGEST else shown[: _LONGEST - 1] + "…"
     return TemplateError(f"{shown} in {where}: {reason}", expression=shown, place=where)
 

@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 from psycopg import conninfo as pq_conninfo
 
+from noetl_celery import hiding
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.tools import duckdb_extensions, pg, pg_script, sql
 from noetl_celery.tools.base import Credential
@@ -85,7 +86,9 @@ def _kind(entry: Mapping[str, Any], alias: str, text: str) -> str:
 
 def _fields(entry: Mapping[str, Any], lookup: Callable[[str], Credential]) -> dict[str, Any]:
     scope = {"scope": entry["scope"]} if entry.get("scope") else {}
-    return {**pg_script.credential_of({"auth": entry}, lookup), **scope}
+    fields = {**pg_script.credential_of({"auth": entry}, lookup), **scope}
+    hiding.learn_credential(fields)  # duckdb's own messages may quote them
+    return fields
 
 
 def _postgres(alias: str, credential: Mapping[str, Any]) -> Grant:
@@ -122,7 +125,6 @@ def granted(connection: duckdb.DuckDBPyConnection, path: str, given: list[Grant]
     if not given:
         yield
         return
-    script.secrets = [value for grant in given for key, value in grant.fields.items() if key in {"PASSWORD", "SECRET"}]
     with nullcontext() if path == MEMORY else _lock_of(path):
         try:
             for grant in given:
@@ -143,11 +145,11 @@ def _grant(connection: duckdb.DuckDBPyConnection, grant: Grant, script: DuckScri
     duckdb_extensions.load(connection, "postgres" if grant.kind == "postgres" else "httpfs")
     values = ", ".join(f"{field} {literal(value)}" for field, value in grant.fields.items())
     name = identifier(grant.alias)
-    run(connection, f"CREATE OR REPLACE SECRET {name} (TYPE {grant.kind}, {values})", script.secrets)
+    run(connection, f"CREATE OR REPLACE SECRET {name} (TYPE {grant.kind}, {values})")
     if grant.kind == "postgres" and not _attaches(script, grant.alias):
-        run(connection, f"DETACH DATABASE IF EXISTS {name}", script.secrets)
+        run(connection, f"DETACH DATABASE IF EXISTS {name}")
         with_ = literal(grant.attach_with)
-        run(connection, f"ATTACH {with_} AS {name} (TYPE postgres, SECRET {name})", script.secrets)
+        run(connection, f"ATTACH {with_} AS {name} (TYPE postgres, SECRET {name})")
 
 
 def _attaches(script: DuckScript, alias: str) -> bool:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 import duckdb
 
 from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.hiding import hidden
 
 _LINE_LENGTH = 200
 #: the first class that fits decides: (kind, retryable)
@@ -44,20 +44,14 @@ def is_lock(error: duckdb.Error) -> bool:
     return _LOCK.search(str(error)) is not None
 
 
-def tool_error(
-    error: duckdb.Error, sql: str | None = None, *, first_line: int = 1, secrets: Iterable[str] = ()
-) -> ToolError:
+def tool_error(error: duckdb.Error, sql: str | None = None, *, first_line: int = 1) -> ToolError:
     """The error that a tool raises: kind, message, ``line 3: "…"``.
 
     ``sql``: the statement as its author wrote it, which begins in line ``first_line`` of the author's text.
-    ``secrets`` are taken out of the message, which may quote a connection string.
     """
     text = str(error)
     place = _PLACE.search(text)
     message = " ".join(_PREFIX.sub("", text[: place.start()] if place else text).split())
-    for secret in secrets:
-        if secret:
-            message = message.replace(secret, "***")
     missing = _EXTENSION.search(text)
     if missing is not None and _UNAVAILABLE.search(text):
         return extension_error(missing[1], message)
@@ -65,7 +59,7 @@ def tool_error(
     if place is not None and sql is not None:
         number = int(place[1])
         lines = sql.split("\n")
-        shown = lines[min(number, len(lines)) - 1].rstrip()
+        shown = hidden(lines[min(number, len(lines)) - 1].rstrip())
         shown = shown if len(shown) <= _LINE_LENGTH else shown[:_LINE_LENGTH] + "…"
         message = f'{message}, line {first_line + number - 1}: "{shown}"'
     elif sql is not None and kind != "timeout":

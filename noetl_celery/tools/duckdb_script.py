@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,8 +27,6 @@ class DuckScript:
     together: bool = True
     known: Mapping[str, Any] = field(default_factory=dict)
     positional: list[Any] | None = None
-    #: what may not appear in messages
-    secrets: Sequence[str] = ()
 
     def words(self) -> set[str]:
         """Every word and quoted name of the script, for finding out what it uses."""
@@ -103,12 +101,12 @@ def _is_open(connection: duckdb.DuckDBPyConnection) -> bool:
     return False
 
 
-def run(connection: duckdb.DuckDBPyConnection, text: str, secrets: Iterable[str] = ()) -> duckdb.DuckDBPyConnection:
+def run(connection: duckdb.DuckDBPyConnection, text: str) -> duckdb.DuckDBPyConnection:
     """Runs a statement of ours. Raises ``ToolError``."""
     try:
         return connection.execute(text)
     except duckdb.Error as error:
-        raise duckdb_errors.tool_error(error, secrets=secrets) from None
+        raise duckdb_errors.tool_error(error) from None
 
 
 def execute(connection: duckdb.DuckDBPyConnection, statement: sql.Statement, script: DuckScript) -> bool:
@@ -137,9 +135,7 @@ def _placed(statement: sql.Statement, script: DuckScript) -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
-        raise duckdb_errors.tool_error(
-            error, statement.text, first_line=statement.line, secrets=script.secrets
-        ) from None
+        raise duckdb_errors.tool_error(error, statement.text, first_line=statement.line) from None
     except (UnicodeError, RuntimeError):  # of the text, and of duckdb's binding for a value
         info = ErrorInfo("data", f"the statement of line {statement.line}, or a value of it, is not valid Unicode")
         raise ToolError(info) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from noetl_celery import hiding
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.tools import http_request as ask
 from noetl_celery.tools.base import Reply, ToolCall
@@ -154,6 +156,8 @@ def _prepare(client: httpx.Client, call: ToolCall) -> _Request:
     if method not in METHODS:
         raise bad_config(f"unknown method `{method}`; known: {', '.join(METHODS)}")
     auth = ask.authorization(config, call.credential)
+    if auth.basic:
+        hiding.learn(base64.b64encode(":".join(auth.basic).encode()).decode())
     headers = ask.headers_of(config.get("headers"))
     body = ask.body_of(config, headers)
     headers |= body.pop("headers", {})

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.hiding import hidden
 
 _EXCERPT = 200
 _KINDS = {401: "auth", 403: "auth", 404: "not_found", 429: "rate_limit"}
@@ -54,13 +55,14 @@ def _decoded(content: bytes, media: str, charset: str | None) -> str | None:
 
 
 def shown_url(url: httpx.URL, secret_params: Mapping[str, str]) -> str:
-    """The URL as results show it: without user and password, and without parameters that came from a credential."""
+    """The URL as results show it: without user and password, without parameters that came from a credential, and
+    without secrets that a template brought."""
     if url.userinfo:
         url = url.copy_with(username=None, password=None)
     for name in secret_params:
         if name in url.params:
             url = url.copy_remove_param(name)
-    return str(url)
+    return hidden(str(url))
 
 
 def brief_url(url: httpx.URL) -> str:
@@ -74,7 +76,7 @@ def status_error(method: str, url: httpx.URL, result: Mapping[str, Any], reason:
     headers = result["headers"]
     kind = _KINDS.get(status, "server_error" if status >= 500 else "client_error")
     body = result["body"]
-    excerpt = " ".join((body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).split())
+    excerpt = hidden(" ".join((body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)).split()))
     shown = excerpt if len(excerpt) <= _EXCERPT else excerpt[:_EXCERPT] + "…"
     message = f"{method} {brief_url(url)} answered {status} {reason}".rstrip() + (f": {shown}" if shown else "")
     info = ErrorInfo(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from noetl_celery import hiding
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.template.jsonable import to_json
 from noetl_celery.tools.keys import auth_of, bad_config, is_blank, present, seconds
@@ -195,6 +196,7 @@ def _secret(value: Any) -> str:
     text = str(value).strip()
     if not text.isprintable():
         raise _bad_credential("a value of `auth` has a character that cannot travel in a header")
+    hiding.learn(text)
     return text
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from noetl_celery import hiding
 from noetl_celery.errors import ErrorInfo, TemplateError, ToolError
 from noetl_celery.outcome import Outcome
 from noetl_celery.template.jsonable import jsonable
@@ -23,7 +24,9 @@ def run_tool(tool: Tool, call: ToolCall, *, clock: Callable[[], float] = time.mo
     Data is JSON-safe in the outcome: a value without a JSON form makes an error of kind ``result_type`` that names
     it. ``ToolError`` becomes its info and extras; a template of a credential that cannot be rendered is kind
     ``template``; anything else is a bug of the tool, kind ``internal``, and logged. ``meta.duration`` is in seconds.
+    What comes with an error (data, ``http``, ``pg``, ``py``) is hidden as its message is; data of a success is data.
     """
+    hiding.learn_named(call.config)
     started = clock()
     try:
         outcome = _succeeded(tool.run(call))
@@ -48,9 +51,9 @@ def _succeeded(returned: Any) -> Outcome:
 
 
 def _failed(error: ToolError) -> Outcome:
-    parts = {name: _part(error.extra.get(name) or {}) for name in _PARTS}
+    parts = {name: hiding.without(_part(error.extra.get(name) or {})) for name in _PARTS}
     try:
-        data = jsonable(error.extra.get("data"))
+        data = hiding.without(jsonable(error.extra.get("data")))
     except TypeError:
         data = None  # the failure matters more than what came with it
     return Outcome(data, error.info, **parts)

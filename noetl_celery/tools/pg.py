@@ -19,6 +19,7 @@ import psycopg
 from psycopg import conninfo as pq_conninfo
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from noetl_celery import hiding
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.tools.pg_errors import connect_error, error_info, error_message, tool_error
 from noetl_celery.tools.pg_types import adapters
@@ -71,6 +72,7 @@ def conninfo(credential: Mapping[str, Any]) -> str:
 @lru_cache(maxsize=256)
 def _conninfo(items: tuple[tuple[str, str], ...]) -> str:
     credential = dict(items)
+    hiding.learn_credential(credential)
     fields = _dsn_fields(credential)
     for name, keys in _FIELDS:
         given = next((credential[key] for key in keys if credential.get(key) not in (None, "")), None)

@@ -10,10 +10,10 @@ import time
 from typing import Any
 
 import psycopg
-from psycopg import conninfo as pq_conninfo
 from psycopg import pq
 
 from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.hiding import hidden
 from noetl_celery.tools.sql import line_at
 
 _LINE_LENGTH = 200
@@ -85,14 +85,14 @@ def _place(error: psycopg.Error, sql: str | None, sent: str | None, first_line: 
         return _inner_place(error)
     number, _ = line_at(sent or sql, int(position))
     lines = sql.split("\n")
-    text = lines[min(number, len(lines)) - 1].rstrip()
+    text = hidden(lines[min(number, len(lines)) - 1].rstrip())
     shown = text if len(text) <= _LINE_LENGTH else text[:_LINE_LENGTH] + "…"
     return f'line {first_line + number - 1}: "{shown}"'
 
 
 def _inner_place(error: psycopg.Error) -> str | None:
     """Where in a function, a DO block or a trigger it happened: the innermost line of the server's context."""
-    context = (error.diag.context or "").strip().split("\n")[0]
+    context = hidden((error.diag.context or "").strip().split("\n")[0])
     return f"in {context[:_LINE_LENGTH]}" if context else None
 
 
@@ -119,9 +119,6 @@ def connect_error(error: psycopg.Error, conninfo: str) -> ToolError:
     else:
         state = error.sqlstate or refusal_state(conninfo)
     message = " ".join(str(error).split())
-    password = pq_conninfo.conninfo_to_dict(conninfo).get("password")
-    if password:
-        message = message.replace(str(password), "***")
     info = ErrorInfo(
         kind_of(state, default="connection"), message, code=state, retryable=state is None or is_retryable(state)
     )

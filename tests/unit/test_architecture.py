@@ -20,10 +20,12 @@ MODULE_LINES = 500
 FUNCTION_LINES = 60
 
 #: what each part may import of this package (besides itself); the arrows of the design, downwards only
-BASE = {"errors", "ids", "faults", "outcome"}
+BASE = {"errors", "hiding", "ids", "faults", "outcome", "session"}
 MAY_IMPORT = {
-    "errors": set(),
+    "hiding": set(),
+    "errors": {"hiding"},
     "ids": set(),
+    "session": set(),
     "faults": set(),
     "outcome": BASE | {"template"},
     "template": BASE,
@@ -40,7 +42,7 @@ ONLY_IN = {
     "kombu": {"app", "runtime", "cli", "client"},
     "redis": {"app", "runtime", "cli", "cursors"},
     "sqlalchemy": {"store", "runtime", "cli", "client"},
-    "psycopg": {"store", "runtime", "cli", "client", "tools", "cursors"},
+    "psycopg": {"session", "store", "runtime", "cli", "client", "tools", "cursors"},
     "httpx": {"tools", "cli"},
     "typer": {"cli"},
     "rich": {"cli"},
