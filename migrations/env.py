@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import context
 
 from noetl_celery.settings import load
-from noetl_celery.store.tables import SCHEMA, metadata
+from noetl_celery.store.tables import SCHEMA, declared, metadata
 
 
 def run(connection: sa.Connection) -> None:
@@ -17,7 +17,7 @@ def run(connection: sa.Connection) -> None:
         target_metadata=metadata,
         version_table_schema=SCHEMA,
         include_schemas=True,
-        include_name=lambda name, kind, parents: name == SCHEMA if kind == "schema" else True,
+        include_name=declared,
         compare_type=True,
         compare_server_default=True,
         transaction_per_migration=False,

@@ -17,6 +17,14 @@ _SECRET = re.compile(r"passw|secret|token|api_?key|credential|authorization|priv
 MESSAGE_LIMIT = 500
 VALUE_LIMIT = 10_000
 
+#: nothing of an execution happened before it: older partitions need not be looked at
+_SINCE = "created_at >= (SELECT created_at FROM noetl.execution WHERE execution_id = %(execution)s)"
+#: written only where it is asked for: it concerns many partitions, the insert itself one
+_PARENT = f"""
+    CASE WHEN e.parent IS NOT NULL THEN (
+        SELECT max(p.event_id) FROM noetl.event p
+        WHERE p.execution_id = %(execution)s AND p.stage_id = e.stage AND p.event_type = e.parent AND p.{_SINCE}) END
+"""
 
 def append(
     connection: Connection,
@@ -56,13 +64,11 @@ def _line(event: Event) -> dict[str, Any]:
 def _insert(connection: Connection, execution_id: int, frame_id: int | None, lines: list[dict[str, Any]]) -> None:
     execute(
         connection,
-        """
+        f"""
         INSERT INTO noetl.event (execution_id, parent_execution_id, parent_event_id, event_type, status, node_name,
                                  node_type, stage_id, frame_id, duration, result, context, meta)
         SELECT %(execution)s, (SELECT parent_execution_id FROM noetl.execution WHERE execution_id = %(execution)s),
-               CASE WHEN e.parent IS NOT NULL THEN (
-                   SELECT max(p.event_id) FROM noetl.event p
-                   WHERE p.execution_id = %(execution)s AND p.stage_id = e.stage AND p.event_type = e.parent) END,
+               {_PARENT if any(line["parent"] for line in lines) else "NULL"},
                e.type, e.status, e.node, e.kind, e.stage, %(frame)s,
                CASE WHEN e.type = 'step.exit' THEN (
                    SELECT extract(epoch FROM clock_timestamp() - s.opened_at)
@@ -82,10 +88,10 @@ def read(connection: Connection, execution_id: int, *, after: int = 0, limit: in
     """Events of an execution with an id above ``after``, oldest first, at most ``limit``."""
     return every(
         connection,
-        """
+        f"""
         SELECT event_id, execution_id, parent_event_id, parent_execution_id, event_type, node_name, node_type, stage_id,
                frame_id, status, duration, context, result, meta, created_at
-        FROM noetl.event WHERE execution_id = %(execution)s AND event_id > %(after)s
+        FROM noetl.event WHERE execution_id = %(execution)s AND event_id > %(after)s AND {_SINCE}
         ORDER BY event_id LIMIT %(limit)s
         """,
         execution=execution_id,

@@ -6,6 +6,8 @@ would take KEY SHARE on the row that orchestration locks. They are bound by ids 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,14 +27,22 @@ metadata = sa.MetaData(
 )
 
 
+def declared(name: str | None, kind: str, parents: Mapping[str, str | None]) -> bool:
+    """Alembic's ``include_name``: is this ours to compare? Other schemas are not, nor the partitions of events."""
+    if kind == "schema":
+        return name == SCHEMA
+    return kind != "table" or re.fullmatch(r"event_(before_)?\d+w\d\d", name or "") is None
+
+
 def _id(name: str, *, generated: bool = False) -> sa.Column[Any]:
     if generated:
         return sa.Column(name, sa.BigInteger, sa.Identity(always=True), primary_key=True)
     return sa.Column(name, sa.BigInteger, primary_key=True, autoincrement=False)
 
 
-def _now(name: str) -> sa.Column[Any]:
-    return sa.Column(name, sa.TIMESTAMP(timezone=True), nullable=False, server_default=sa.func.clock_timestamp())
+def _now(name: str, *, key: bool = False) -> sa.Column[Any]:
+    now = sa.func.clock_timestamp()
+    return sa.Column(name, sa.TIMESTAMP(timezone=True), primary_key=key, nullable=False, server_default=now)
 
 
 def _time(name: str) -> sa.Column[Any]:
@@ -164,6 +174,7 @@ claim = sa.Table(
     _big("taken_by", nullable=True),
     _count("attempts"),
     _now("created_at"),
+    sa.Index("claim_execution_idx", "execution_id"),
     sa.Index("claim_stage_idx", "stage_id", postgresql_where=sa.text("status IN ('OPEN', 'TAKEN')")),
     sa.CheckConstraint("(status = 'TAKEN') = (taken_by IS NOT NULL)", name="taken"),
 )
@@ -332,6 +343,7 @@ wakeup = sa.Table(
 event = sa.Table(
     "event",
     metadata,
+    #: in partitions, one per week (``store/partitions.py``): so the time has to be part of the key
     _id("event_id", generated=True),
     _big("execution_id"),
     _big("parent_event_id", nullable=True),
@@ -346,9 +358,10 @@ event = sa.Table(
     _searched("context"),
     _searched("result"),
     _searched("meta"),
-    _now("created_at"),
+    _now("created_at", key=True),
     sa.Index("event_execution_idx", "execution_id", "event_id"),
     sa.Index("event_frame_idx", "frame_id", postgresql_where=sa.text("frame_id IS NOT NULL")),
+    postgresql_partition_by="RANGE (created_at)",
 )
 
 sweep = sa.Table(
