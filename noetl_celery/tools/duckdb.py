@@ -8,8 +8,15 @@ from typing import Any
 from noetl_celery.tools import duckdb_attach, duckdb_files, duckdb_script
 from noetl_celery.tools import script as loading
 from noetl_celery.tools.base import Reply, ToolCall
-from noetl_celery.tools.keys import Complaint, bad_config, check_seconds, is_blank, is_template, unknown_keys
-from noetl_celery.tools.pg_script import deadline_of
+from noetl_celery.tools.keys import (
+    Complaint,
+    bad_config,
+    check_seconds,
+    deadline_of,
+    is_blank,
+    is_template,
+    unknown_keys,
+)
 
 _KNOWN = frozenset({*duckdb_script.SQL_KEYS, "params", "database", "threads", "memory_limit", "gcs_credential"})
 _FETCH_ROWS = 10_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -83,6 +84,13 @@ def seconds(value: Any, key: str) -> float | None:
     if not 0 < number < float("inf"):
         raise bad_config(f"`{key}` has to be a number of seconds above 0, not {value!r}")
     return number
+
+
+def deadline_of(config: Mapping[str, Any], deadline: float | None) -> float | None:
+    """The earlier of a call's deadline and that of its own ``timeout``, which begins now."""
+    limit = seconds(config.get("timeout"), "timeout")
+    own = None if limit is None else time.monotonic() + limit
+    return min((moment for moment in (own, deadline) if moment is not None), default=None)
 
 
 def check_seconds(config: Mapping[str, Any], key: str) -> list[Complaint]:

@@ -17,11 +17,11 @@ from noetl_celery.tools.keys import (
     Complaint,
     auth_of,
     bad_config,
+    deadline_of,
     is_blank,
     is_template,
     one_of,
     present,
-    seconds,
 )
 
 SQL_KEYS = ("command", "query", "commands", "sql")
@@ -83,13 +83,6 @@ def read(config: Mapping[str, Any], deadline: float | None = None) -> Script:
     elif not is_blank(params):
         raise bad_config(f"`params` has to be a mapping or a list, not {type(params).__name__}")
     return script
-
-
-def deadline_of(config: Mapping[str, Any], deadline: float | None) -> float | None:
-    """The earlier of a call's deadline and that of its own ``timeout``, which begins now."""
-    limit = seconds(config.get("timeout"), "timeout")
-    own = None if limit is None else time.monotonic() + limit
-    return min((moment for moment in (own, deadline) if moment is not None), default=None)
 
 
 def texts_of(source: Any) -> list[str]:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from noetl_celery.tools import script
+from noetl_celery.tools import processes, script
 from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.keys import (
     Complaint,
     auth_of,
     bad_config,
     check_seconds,
+    deadline_of,
     is_blank,
     is_template,
     one_of,
-    seconds,
     unknown_keys,
 )
-from noetl_celery.tools.python_process import run_in_child
+from noetl_celery.tools.python_process import run_in_process
 from noetl_celery.tools.python_run import PythonTask, run_source
 from noetl_celery.tools.python_source import compile_source, syntax_message
 
@@ -27,21 +26,17 @@ _KNOWN = frozenset({"code", "script", "libs"})
 
 
 class PythonTool:
-    """Runs ``code``, or a ``script`` from elsewhere, in the lane's thread; with a ``timeout`` (or ``isolate``) in a
-    process of its own that can be killed.
+    """Runs ``code``, or a ``script`` from elsewhere, in the lane's thread; where its time is limited, by its own
+    ``timeout`` or that of its step, in a process of its own that can be killed.
 
     The result is what a top-level ``return`` gives, else what ``main(…)`` returns, called with the inputs that
     it names, else the variable ``result``. Inputs are variables and ``input_data``; they are copies, so the code
-    cannot change what others see. A thread cannot be stopped: ``call.deadline`` alone does not end code without
-    a ``timeout``.
+    cannot change what others see.
     """
 
     kind = "python"
     raw_keys: frozenset[str] = frozenset({"code"})
     keys: frozenset[str] = _KNOWN
-
-    def __init__(self, *, isolate: bool = False) -> None:
-        self._isolate = isolate
 
     def check(self, config: Mapping[str, Any]) -> Sequence[Complaint]:
         """Keys, the code that has to be there, and its syntax."""
@@ -56,17 +51,17 @@ class PythonTool:
         return complaints or _code_complaints(config)
 
     def run(self, call: ToolCall) -> Any:
-        """The code's result. Raises ``ToolError`` of kind ``python``, ``timeout``, ``result_type`` or ``config``, and
-        what reading a ``script`` raises."""
+        """The code's result. Raises ``ToolError`` of kind ``python``, ``timeout``, ``result_type``,
+        ``result_too_large`` or ``config``, and what reading a ``script`` raises."""
+        deadline = deadline_of(call.config, call.deadline)
         task = _task(call)
-        limit = seconds(call.config.get("timeout"), "timeout")
-        if limit is None and not self._isolate:
+        if deadline is None:
             return run_source(task, call.print)
-        deadlines = [call.deadline, None if limit is None else time.monotonic() + limit]
-        return run_in_child(task, call.print, min((d for d in deadlines if d is not None), default=None))
+        return run_in_process(task, call.print, deadline)
 
     def close(self) -> None:
-        """A child process lives as long as its call; what is left are connections to servers of scripts."""
+        """Ends the process that starts others, what still runs, and connections to servers of scripts."""
+        processes.close()
         script.close()
 
 

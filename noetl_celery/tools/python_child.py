@@ -1,64 +1,73 @@
-"""The process that runs one piece of task code which may have to be killed.
+"""One piece of task code in a process of its own, which may be killed at any moment.
 
-Reads one JSON object from standard input, writes JSON lines to what was standard output when it began: any number of
-``{"print": …}`` and one ``{"result": …}`` or ``{"error": …}``. Whatever the code itself writes to standard output or
-standard error goes to standard error. Dies with its parent.
+Writes JSON lines to what was standard output when it began: any number of ``{"print": …}`` and one ``{"result": …}``
+or ``{"error": …}``. Whatever the code itself writes to standard output or standard error goes to standard error.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
-import signal
 import sys
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import IO, Any
 
 from noetl_celery.errors import ToolError
 from noetl_celery.template.jsonable import jsonable
-from noetl_celery.tools.python_run import PythonTask, run_source
-
-_PR_SET_PDEATHSIG = 1
+from noetl_celery.tools.python_run import PythonTask, failure, run_source
 
 
-def main() -> int:
-    """Runs the request on standard input; returns the exit status."""
-    frames = os.fdopen(os.dup(1), "w", encoding="utf-8")
+def run(request: dict[str, Any]) -> int:
+    """Runs ``task`` of the request, whose answer may have ``most`` bytes; returns the exit status."""
+    frames = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    request = json.load(sys.stdin)
-    _die_with(int(request["parent"]))
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = _stream(number)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
     lock = threading.Lock()
 
-    def send(frame: dict[str, Any]) -> None:
+    def send(frame: bytes) -> None:
         with lock:
-            frames.write(json.dumps(frame) + "\n")
+            frames.write(frame + b"\n")
             frames.flush()
 
-    send(_answer(PythonTask(**request["task"]), lambda line: send({"print": line})))
+    send(_answer(PythonTask(**request["task"]), lambda line: send(_encoded({"print": line})), int(request["most"])))
+    sys.stdout.flush()
     return 0
 
 
-def _answer(task: PythonTask, write_line: Any) -> dict[str, Any]:
+def _stream(descriptor: int) -> IO[Any]:
+    mode = "w" if descriptor else "r"
+    return os.fdopen(descriptor, mode, 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def _answer(task: PythonTask, write_line: Callable[[str], None], most: int) -> bytes:
     try:
-        return {"result": jsonable(run_source(task, write_line))}
+        answer = _encoded({"result": jsonable(run_source(task, write_line))})
+        if len(answer) <= most:
+            return answer
+        kind, message = "result_too_large", f"the result has {len(answer):,} bytes as JSON"
+        return _error(kind, f"{message}; NOETL_RESULT_MAX_BYTES allows {most:,}")
     except ToolError as error:
-        info = error.info
-        return {"error": {"kind": info.kind, "message": info.message, "code": info.code, "py": error.extra.get("py")}}
-    except TypeError as error:
-        return {"error": {"kind": "result_type", "message": f"the result cannot be kept: {error}"}}
+        return _tool_error(error)
+    except MemoryError:
+        return _tool_error(
+            failure("MemoryError: the result does not fit into the memory of its process", "MemoryError")
+        )
+    except (TypeError, ValueError) as error:
+        return _error("result_type", f"the result cannot be kept: {error}")
 
 
-def _die_with(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # it was gone before we asked
+def _tool_error(error: ToolError) -> bytes:
+    return _error(error.info.kind, error.info.message, code=error.info.code, py=error.extra.get("py"))
 
 
-if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # threads that the code left behind must not keep the worker waiting
-    os._exit(status)
+def _error(kind: str, message: str, **more: Any) -> bytes:
+    return _encoded({"error": {"kind": kind, "message": message, **more}})
+
+
+def _encoded(frame: dict[str, Any]) -> bytes:
+    # half of a surrogate pair is for the worker to judge
+    return json.dumps(frame, ensure_ascii=False).encode("utf-8", "surrogatepass")

@@ -7,6 +7,7 @@ import builtins
 import copy
 import importlib
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -16,6 +17,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
 from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.tools.printed import Printed
 from noetl_celery.tools.python_source import ENTRY, FILENAME, NOTHING, Compiled, compile_source, syntax_message
 
 _NOTHING = object()
@@ -40,7 +42,7 @@ def run_source(task: PythonTask, write_line: Callable[[str], None]) -> Any:
         compiled = compile_source(task.source)
     except (SyntaxError, ValueError) as error:
         raise failure(f"SyntaxError: {syntax_message(error)}", "SyntaxError") from None
-    printer = Printer(write_line)
+    printer, process = Printer(write_line), os.getpid()
     try:
         return _execute(compiled, _namespace(task, printer), task)
     except ToolError:
@@ -48,6 +50,8 @@ def run_source(task: PythonTask, write_line: Callable[[str], None]) -> Any:
     except BaseException as error:  # SystemExit and KeyboardInterrupt too: the code raised them, not the worker
         raise user_error(error, task.source) from None
     finally:
+        if os.getpid() != process:
+            os._exit(0)  # a fork that the code made and forgot: it would go on as a second worker
         printer.flush()
 
 
@@ -78,12 +82,8 @@ def user_error(error: BaseException, source: str) -> ToolError:
     return failure(f"{message} (line {frames[-1]}: `{shown}`)", name, line=frames[-1])
 
 
-class Printer:
+class Printer(Printed):
     """The task's ``print``: whole lines go to the task's output, as does what is printed to standard error."""
-
-    def __init__(self, write_line: Callable[[str], None]) -> None:
-        self._write_line = write_line
-        self._rest = ""
 
     def __call__(
         self, *values: Any, sep: str | None = None, end: str | None = None, file: Any = None, flush: bool = False
@@ -92,16 +92,7 @@ class Printer:
         if file is not None and file not in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
             builtins.print(*values, sep=sep, end=end, file=file, flush=flush)
             return
-        text = (" " if sep is None else sep).join(map(str, values)) + ("\n" if end is None else end)
-        *lines, self._rest = (self._rest + text).split("\n")
-        for line in lines:
-            self._write_line(line)
-
-    def flush(self) -> None:
-        """Writes a last line that was not ended."""
-        rest, self._rest = self._rest, ""
-        if rest:
-            self._write_line(rest)
+        self.write((" " if sep is None else sep).join(map(str, values)) + ("\n" if end is None else end))
 
 
 def _namespace(task: PythonTask, printer: Printer) -> dict[str, Any]:

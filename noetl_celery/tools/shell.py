@@ -6,27 +6,28 @@ import json
 import os
 import shlex
 import shutil
-import signal
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.hiding import hidden
 from noetl_celery.template.jsonable import to_json
-from noetl_celery.tools import script
+from noetl_celery.tools import processes, script
 from noetl_celery.tools.base import ToolCall
+from noetl_celery.tools.environment import inherited
 from noetl_celery.tools.keys import (
     Complaint,
     bad_config,
     check_seconds,
+    deadline_of,
     is_blank,
     is_template,
     one_of,
     present,
-    seconds,
     unknown_keys,
 )
 from noetl_celery.tools.limits import limits
+from noetl_celery.tools.processes import LOST, how_it_ended
 from noetl_celery.tools.shell_run import Command, Ended, run
 
 #: a list here is a list of lines, or of pieces of a script
@@ -35,8 +36,6 @@ LINE_KEYS = ("cmds", "commands")
 COMMAND_KEYS = ("command", "cmd")
 _KEYS = (*LINE_KEYS, *COMMAND_KEYS, "script")
 _KNOWN = frozenset({*_KEYS, "shell", "env", "cwd", "stdin"})
-#: ours; database, broker and key are among them
-_HIDDEN = "NOETL_"
 #: after each piece but the last: the first one that fails ends the script, as its own `exit` would
 _STOP_IF_FAILED = "\n\ncase $? in 0) ;; *) exit $? ;; esac\n"
 _SHOWN_LINES, _SHOWN_CHARACTERS = 5, 400
@@ -76,19 +75,19 @@ class ShellTool:
         """The result. Raises ``ToolError``: ``shell``, ``timeout``, ``output_too_large``, ``config``, and what reading
         a ``script`` raises."""
         config = call.config
-        limit = seconds(config.get("timeout"), "timeout")
-        own = None if limit is None else time.monotonic() + limit
-        deadline = min((d for d in (own, call.deadline) if d is not None), default=None)
-        command = _command(call)
-        most = limits().output_bytes
+        deadline = deadline_of(config, call.deadline)
+        command, most = _command(call), limits().output_bytes
+        stdin = config.get("stdin")
+        data = b"" if stdin is None else _text(stdin, "stdin").encode()
         try:
-            ended = run(command, call.print, deadline, most)
+            ended = run(command, data, call.print, deadline, most)
         except (OSError, ValueError) as error:
             raise _not_started(error, command) from None
         return _result(ended, most)
 
     def close(self) -> None:
-        """Nothing to end: a command lives as long as its call."""
+        """Ends the process that starts commands, and what still runs; it is made again when needed."""
+        processes.close()
 
 
 def _command(call: ToolCall) -> Command:
@@ -107,9 +106,7 @@ def _command(call: ToolCall) -> Command:
         cwd = os.path.expanduser(str(cwd))
         if not os.path.isdir(cwd):
             raise bad_config(f"`cwd`: there is no folder {cwd} on this worker")
-    stdin = config.get("stdin")
-    data = None if stdin is None else _text(stdin, "stdin").encode()
-    return Command(arguments, _environment(config.get("env")), None if is_blank(cwd) else cwd, data)
+    return Command(arguments, _environment(config.get("env")), None if is_blank(cwd) else cwd)
 
 
 def _joined(value: Any, key: str) -> str:
@@ -131,7 +128,7 @@ def _environment(given: Any) -> dict[str, str]:
     """The worker's own environment without NoETL's settings, and what the task adds; null takes a name away."""
     if not (is_blank(given) or isinstance(given, Mapping)):
         raise bad_config(f"`env` has to be a mapping, not {type(given).__name__}")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
+    environment = inherited()
     for name, value in (given or {}).items():
         if value is None:
             environment.pop(str(name), None)
@@ -162,7 +159,7 @@ def _result(ended: Ended, most: int) -> dict[str, Any]:
         message = "the command did not end in time, and was stopped" + _last_words(ended)
         raise ToolError(ErrorInfo("timeout", message), extra={"data": data})
     if ended.status != 0:
-        message = f"{_how_it_ended(ended.status or 0)}{_last_words(ended)}"
+        message = f"{_how(ended.status)}{_last_words(ended)}"
         raise ToolError(ErrorInfo("shell", message, code=str(data["exit_code"])), extra={"data": data})
     return data
 
@@ -199,11 +196,9 @@ def _parsed(stdout: str | bytes) -> Any:
     return text
 
 
-def _how_it_ended(status: int) -> str:
-    if status > 0:
-        return f"exit code {status}"
-    name = signal.Signals(-status).name
-    return f"the command was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+def _how(status: int | None) -> str:
+    how = how_it_ended(LOST if status is None else status)
+    return how if how.startswith("exit") else f"the command was {how}"
 
 
 def _last_words(ended: Ended) -> str:
@@ -211,7 +206,7 @@ def _last_words(ended: Ended) -> str:
     for raw in (ended.stderr, ended.stdout):
         lines = [line.rstrip() for line in raw[-4096:].decode(errors="replace").splitlines() if line.strip()]
         if lines:
-            return ": " + "\n".join(lines[-_SHOWN_LINES:])[-_SHOWN_CHARACTERS:].replace("\0", "")
+            return ": " + hidden("\n".join(lines[-_SHOWN_LINES:]))[-_SHOWN_CHARACTERS:].replace("\0", "")
     return ""
 
 

@@ -15,7 +15,7 @@ from noetl_celery.tools import duckdb_attach, duckdb_files, duckdb_script, pg, p
 from noetl_celery.tools import transfer_config as keys
 from noetl_celery.tools.base import Reply, ToolCall
 from noetl_celery.tools.http import HttpTool
-from noetl_celery.tools.keys import Complaint, check_seconds
+from noetl_celery.tools.keys import Complaint, check_seconds, deadline_of
 from noetl_celery.tools.transfer_duckdb import DuckdbSource, DuckdbTarget
 from noetl_celery.tools.transfer_postgres import PostgresSource, PostgresTarget, limit
 from noetl_celery.tools.transfer_rows import Group, Row, Shape, rows_of
@@ -76,7 +76,7 @@ class TransferTool:
         """Transfers the rows. Raises ``ToolError``: that of the tool of either end, or ``data`` with the row."""
         started = time.monotonic()
         transfer = keys.read(call.config)
-        deadline = pg_script.deadline_of(call.config, call.deadline)
+        deadline = deadline_of(call.config, call.deadline)
         try:
             with ExitStack() as stack:
                 opened = _Open(stack, call, transfer, deadline)

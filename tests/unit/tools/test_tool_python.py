@@ -257,10 +257,10 @@ def alive(pid: int) -> None:
     [
         (
             "import os, signal; print('x'); os.kill(os.getpid(), signal.SIGKILL)",
-            "was ended by SIGKILL (out of memory?)",
+            "was killed by signal 9 (out of memory?)",
         ),
-        ("import os, signal; print('x'); os.kill(os.getpid(), signal.SIGSEGV)", "was ended by SIGSEGV"),
-        ("import os; print('x'); os._exit(3)", "ended by itself (exit status 3)"),
+        ("import os, signal; print('x'); os.kill(os.getpid(), signal.SIGSEGV)", "was killed by signal 11 (Segmentation fault)"),
+        ("import os; print('x'); os._exit(3)", "ended by itself, without a result: exit code 3"),
     ],
 )
 def test_a_process_that_dies(code: str, message: str) -> None:

@@ -201,7 +201,7 @@ def test_signals() -> None:
     outcome = run(command="kill -9 $$")
     assert outcome.error is not None
     assert (outcome.error.code, outcome.data["exit_code"]) == ("137", 137)
-    assert "ended by SIGKILL (out of memory?)" in outcome.error.message
+    assert "killed by signal 9 (out of memory?)" in outcome.error.message
 
 
 def test_programs_that_cannot_be_started(tmp_path: Path) -> None:
