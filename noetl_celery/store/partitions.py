@@ -12,17 +12,14 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from noetl_celery.store.db import every, execute
-
 WEEKS_AHEAD = 8
 #: key of the advisory lock under which partitions are made
 _LOCK = 4_873_220_612
 #: of ``noetl.event``, with the times that each holds: from ``lower`` on, to before ``upper``
 _PARTITIONS = r"""
-    SELECT c.relname AS name,
+    SELECT c.oid, c.relname AS name,
            coalesce(substring(b FROM 'FROM \(''([^'']+)''\)')::timestamptz, '-infinity') AS lower,
-           coalesce(substring(b FROM 'TO \(''([^'']+)''\)')::timestamptz, 'infinity') AS upper,
-           pg_total_relation_size(c.oid) AS bytes
+           coalesce(substring(b FROM 'TO \(''([^'']+)''\)')::timestamptz, 'infinity') AS upper
     FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
     CROSS JOIN LATERAL pg_get_expr(c.relpartbound, c.oid) AS b
     WHERE i.inhparent = to_regclass('noetl.event')
@@ -52,19 +49,15 @@ def make(connection: Connection) -> int:
     Idempotent, safe for several at once, and one look at the catalog where nothing is missing. Holds nobody up: a
     table is made first and attached then, which events that are being written do not notice.
     """
-    if not every(connection, _MISSING, weeks=WEEKS_AHEAD):
+    run = connection.exec_driver_sql
+    if run(_MISSING, {"weeks": WEEKS_AHEAD}).first() is None:
         return 0
-    execute(connection, "SELECT pg_advisory_xact_lock(%(key)s)", key=_LOCK)
-    execute(connection, "SET LOCAL lock_timeout = '5s'")
-    missing = every(connection, _MISSING, weeks=WEEKS_AHEAD)
-    for week in missing:
-        table = f"noetl.{week['name']}"
-        execute(connection, f"CREATE TABLE {table} (LIKE noetl.event INCLUDING DEFAULTS)")
-        execute(
-            connection,
-            f"ALTER TABLE noetl.event ATTACH PARTITION {table} FOR VALUES FROM ('{week['lower']}') "
-            f"TO ('{week['upper']}')",
-        )
+    run("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+    run("SET LOCAL lock_timeout = '5s'")
+    missing = run(_MISSING, {"weeks": WEEKS_AHEAD}).all()
+    for name, lower, upper in missing:
+        run(f"CREATE TABLE noetl.{name} (LIKE noetl.event INCLUDING DEFAULTS)")
+        run(f"ALTER TABLE noetl.event ATTACH PARTITION noetl.{name} FOR VALUES FROM ('{lower}') TO ('{upper}')")
     return len(missing)
 
 
@@ -84,10 +77,8 @@ def lacking(error: BaseException) -> bool:
 
 def before(connection: Connection, time: datetime) -> list[Partition]:
     """The partitions that hold only events before ``time``, oldest first."""
-    rows = every(
-        connection, f"SELECT name, bytes FROM ({_PARTITIONS}) p WHERE upper <= %(time)s ORDER BY upper", time=time
-    )
-    return [Partition(row["name"], row["bytes"]) for row in rows]
+    found = f"SELECT name, pg_total_relation_size(oid) FROM ({_PARTITIONS}) p WHERE upper <= %(time)s ORDER BY upper"
+    return [Partition(name, size) for name, size in connection.exec_driver_sql(found, {"time": time})]
 
 
 def drop(connection: Connection, name: str, *, wait_ms: int) -> None:
@@ -96,5 +87,5 @@ def drop(connection: Connection, name: str, *, wait_ms: int) -> None:
     It needs the table for itself for a moment. Whoever writes events waits behind it, so it gives up after
     ``wait_ms`` milliseconds (SQLSTATE 55P03, to be tried again).
     """
-    execute(connection, f"SET LOCAL lock_timeout = {int(wait_ms)}")
-    execute(connection, f'DROP TABLE IF EXISTS noetl."{name}"')
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {wait_ms}")
+    connection.exec_driver_sql(f'DROP TABLE IF EXISTS noetl."{name}"')
