@@ -80,12 +80,20 @@ class Pulse:
             self._held.pop(run_id, None)
 
     def _beat_forever(self) -> None:
+        away = False
         while not self._stopped:
             try:
                 self._beat()
                 pause = self._pause()
-            except (psycopg.Error, ServiceError) as error:
-                log.warning("the pulse has lost PostgreSQL and tries again: %s", first_line(error))
+                if away:
+                    log.warning("PostgreSQL is back")
+                away = False
+            except Exception as error:  # whatever it is: without a pulse this process would lose all its runs
+                if not away:
+                    unknown = not isinstance(error, psycopg.Error | ServiceError)
+                    text = "the pulse has lost PostgreSQL and tries again until it is back: %s"
+                    log.warning(text, first_line(error), exc_info=unknown)
+                away = True
                 self._close()
                 pause = _RETRY_SECONDS
             self._wake.wait(timeout=pause)

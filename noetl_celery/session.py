@@ -1,0 +1,58 @@
+"""PostgreSQL sessions that never wait for ever.
+
+TCP notices a peer that is gone, if it is told how soon. It does not notice one that holds the connection and says
+nothing: a proxy that has lost its server, a frozen machine. There only a limit to the silence helps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+
+T = TypeVar("T")
+
+#: a server that has not ended a statement by itself when its time was over is given this many seconds more
+GRACE_SECONDS = 5.0
+
+
+class Session(psycopg.Connection[Any]):
+    """A connection that counts as lost when the server has said nothing for ``silence_seconds`` (None: no limit).
+
+    It is closed then, and the statement fails with ``psycopg.OperationalError``, as after any lost connection.
+    """
+
+    silence_seconds: float | None = None
+
+    @contextmanager
+    def patient(self, seconds: float | None) -> Iterator[None]:
+        """Meanwhile the server may take ``seconds`` for a statement, and a bit longer (None: as long as it likes)."""
+        before, self.silence_seconds = self.silence_seconds, None if seconds is None else seconds + GRACE_SECONDS
+        try:
+            yield
+        finally:
+            self.silence_seconds = before
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        """psycopg's own wait for an answer, within the limit."""
+        limit = self.silence_seconds
+        return super().wait(gen if limit is None else self._within(gen, limit), *args, **kwargs)
+
+    def _within(self, answer: Generator[Any, Any, T], limit: float) -> Generator[Any, Any, T]:
+        until = time.monotonic() + limit
+        try:
+            wanted = next(answer)
+            while True:
+                ready = yield wanted
+                if ready:
+                    until = time.monotonic() + limit
+                elif time.monotonic() >= until:
+                    self.close()
+                    raise psycopg.OperationalError(f"the server has said nothing for {limit:g} s")
+                wanted = answer.send(ready)
+        except StopIteration as end:
+            result: T = end.value
+            return result
