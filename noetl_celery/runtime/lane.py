@@ -28,10 +28,10 @@ from noetl_celery.runtime.publish import Publisher
 from noetl_celery.runtime.row import Called, CalledBack, Ended, Parked, RowEnd, RowRunner
 from noetl_celery.runtime.sources import acknowledge, source_of
 from noetl_celery.runtime.telling import Notes
-from noetl_celery.store import children, events, frames, outbox, runs, stages
+from noetl_celery.store import children, events, frames, outbox, rows, runs, stages
 from noetl_celery.store.decisions import body_queue
-from noetl_celery.store.frames import RowOutcome, TakenRow
 from noetl_celery.store.outbox import Dispatch
+from noetl_celery.store.rows import RowOutcome, TakenRow
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class Lane:
         self._set_up(connection, stage, frame)
         # Rows that their target sent away keep their places, also for the lane that comes after; and in a sequence
         # nothing overtakes them.
-        self.parked = frames.parked(connection, self.frame_id, self.number)
+        self.parked = rows.parked(connection, self.frame_id, self.number)
         self.parks = self.parked > 0
         return self._take(connection, self.width - self.parked)
 
@@ -290,7 +290,7 @@ class Lane:
     def _park(self, row: TakenRow, end: Parked, retries: int) -> None:
         counts = end.throttled or self.ordered
         self._checked(
-            lambda connection: frames.park(
+            lambda connection: rows.park(
                 connection,
                 self.frame_id,
                 self.run_id,
@@ -382,7 +382,7 @@ class Lane:
     def _write_and_take(self, connection: Connection, want: int) -> tuple[bool, list[TakenRow]]:
         self._write_events(connection)
         if self.outcomes:
-            end = frames.finish_rows(
+            end = rows.finish(
                 connection,
                 self.frame_id,
                 self.run_id,
@@ -396,7 +396,7 @@ class Lane:
         elif frames.stopping(connection, self.frame_id):
             return True, []
         if self.parked:
-            self.parked = frames.parked(connection, self.frame_id, self.number)
+            self.parked = rows.parked(connection, self.frame_id, self.number)
         return False, self._take(connection, want)
 
     def _write_events(self, connection: Connection) -> None:
@@ -416,7 +416,7 @@ class Lane:
         return taken
 
     def _take_from(self, connection: Connection, floor: int, limit: int, *, suspects: bool) -> list[TakenRow]:
-        return frames.take(
+        return rows.take(
             connection, self.frame_id, self.run_id, self.number, floor=floor, limit=limit, suspects=suspects
         )
 
@@ -432,7 +432,7 @@ class Lane:
     def give_up(self, connection: Connection) -> list[Dispatch]:
         """Gives the lane up; rows that are left over get a fresh one."""
         self._write_events(connection)
-        frames.release(connection, self.frame_id, self.run_id, self.back)
+        rows.release(connection, self.frame_id, self.run_id, self.back)
         frame = runs.finish_lane(connection, self.run_id, self.frame_id)
         if frame is None or frame["status"] != "RUNNING":
             return []
@@ -441,8 +441,8 @@ class Lane:
             frames.end(connection, self.frame_id, republish_seconds=again)
             return []
         # Rows may have woken since the lane last looked: their own message was refused, as we held the lane.
-        ready = frames.ready(connection, self.frame_id)
-        parked = frames.parked(connection, self.frame_id, self.number)
+        ready = rows.ready(connection, self.frame_id)
+        parked = rows.parked(connection, self.frame_id, self.number)
         if not ready or (self.ordered and frame["parked"]) or parked >= self.width:
             return []
         queue_name = body_queue(self.stage.plan, self.stage.step.name, self.settings)

@@ -23,8 +23,8 @@ from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.sources import dead_letter
 from noetl_celery.runtime.telling import Notes, retried, sequence_event
 from noetl_celery.store.children import NewChild
-from noetl_celery.store.frames import RowOutcome, TakenRow
 from noetl_celery.store.results import Kept, Opener, encoded, keep
+from noetl_celery.store.rows import RowOutcome, TakenRow
 from noetl_celery.template import jsonable, plain
 from noetl_celery.template.lazy import TooLarge
 from noetl_celery.tools.base import ToolCall

@@ -20,7 +20,7 @@ from noetl_celery.runtime.lanes import lane_again
 from noetl_celery.runtime.process import Process, stop_announced
 from noetl_celery.runtime.publish import Publisher
 from noetl_celery.runtime.settle import settle_claims
-from noetl_celery.store import crashes, frames, outbox, runs, signals, workers
+from noetl_celery.store import crashes, outbox, rows, runs, signals, workers
 from noetl_celery.store.db import execute
 from noetl_celery.store.outbox import Dispatch
 
@@ -72,13 +72,13 @@ def _publish_late(process: Process, publisher: Publisher) -> None:
 
 
 def _wake(process: Process, publisher: Publisher) -> None:
-    for frame_id in process.db.run(lambda connection: frames.due(connection, limit=BATCH)):
+    for frame_id in process.db.run(lambda connection: rows.due(connection, limit=BATCH)):
         with _contained(f"parked rows of frame {frame_id}"):
             publisher.dispatch(process.db.run(partial(_wake_frame, process, frame_id)))
 
 
 def _wake_frame(process: Process, frame_id: int, connection: Connection) -> list[Dispatch]:
-    return [lane_again(process, connection, lane) for lane in frames.wake(connection, frame_id, limit=BATCH)]
+    return [lane_again(process, connection, lane) for lane in rows.wake(connection, frame_id, limit=BATCH)]
 
 
 def _return_crashed(process: Process, publisher: Publisher) -> None:

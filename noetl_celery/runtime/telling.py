@@ -14,7 +14,7 @@ from noetl_celery.engine.decision import Event
 from noetl_celery.engine.pipeline import Wait
 from noetl_celery.playbook.plan import LoopPlan, TaskPlan
 from noetl_celery.runtime.names import StageNames
-from noetl_celery.store.frames import RowOutcome
+from noetl_celery.store.rows import RowOutcome
 
 #: retries named one by one in the event that tells of many
 RETRIES_SHOWN = 20

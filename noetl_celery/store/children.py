@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
-from noetl_celery.store import events, executions, frames, signals
+from noetl_celery.store import events, executions, rows, signals
 from noetl_celery.store.db import every, one
 
 
@@ -60,7 +60,7 @@ def start(
     )
     if frame is None or frame["stopping"]:
         return False
-    frames.park(
+    rows.park(
         connection,
         place.frame_id,
         place.run_id,
@@ -125,7 +125,7 @@ def ended(connection: Connection, child_id: int) -> Mapping[str, Any] | None:
 
 def cancel_all(connection: Connection, stage_id: int, *, republish_seconds: float) -> list[int]:
     """Tells every child that rows of a stage wait for to end; returns them, to be announced after the commit."""
-    rows = every(
+    waited = every(
         connection,
         """
         SELECT r.waits_for FROM noetl.frame f JOIN noetl.row r USING (frame_id)
@@ -135,9 +135,9 @@ def cancel_all(connection: Connection, stage_id: int, *, republish_seconds: floa
         """,
         stage=stage_id,
     )
-    for row in rows:
+    for row in waited:
         cancel(connection, row["waits_for"], "its caller ended", republish_seconds=republish_seconds)
-    return [row["waits_for"] for row in rows]
+    return [row["waits_for"] for row in waited]
 
 
 def cancel(connection: Connection, child_id: int, reason: str, *, republish_seconds: float) -> None:

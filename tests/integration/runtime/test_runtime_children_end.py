@@ -212,7 +212,7 @@ def test_a_stage_that_stops_between_decision_and_start_starts_no_child(
 def test_whoever_stops_a_stage_waits_for_a_child_that_is_being_started(world: World) -> None:
     """Else it would not see it, and nobody would tell it to end."""
     from noetl_celery.ids import new_id
-    from noetl_celery.store import children, frames
+    from noetl_celery.store import children, rows
 
     world.register(child())
     parent = world.begin(calling())
@@ -224,7 +224,7 @@ def test_whoever_stops_a_stage_waits_for_a_child_that_is_being_started(world: Wo
         parent,
         frame,
     )
-    world.do(frames.take, frame, 5, 0, floor=0, limit=1, suspects=True)
+    world.do(rows.take, frame, 5, 0, floor=0, limit=1, suspects=True)
     new = children.NewChild(
         new_id(), world.value("SELECT min(catalog_id) FROM noetl.catalog"), "test/child", {}, {}, 1, None
     )

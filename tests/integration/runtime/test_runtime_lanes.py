@@ -17,7 +17,7 @@ from world import World, in_thread, wait_for
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.runtime import process as processes
 from noetl_celery.settings import Settings
-from noetl_celery.store import frames
+from noetl_celery.store import rows
 from noetl_celery.store.db import Database
 
 pytestmark = pytest.mark.integration
@@ -69,13 +69,13 @@ def test_lanes_together_use_the_whole_concurrency_and_never_more(world: World) -
 @pytest.mark.parametrize("ack", [False, True])
 def test_outcomes_are_written_in_batches(world: World, monkeypatch: pytest.MonkeyPatch, ack: bool) -> None:
     sizes: list[int] = []
-    real = frames.finish_rows
+    real = rows.finish
 
     def count(connection: Any, frame: int, run: int, outcomes: Any, **options: Any) -> Any:
         sizes.append(len(outcomes))
         return real(connection, frame, run, outcomes, **options)
 
-    monkeypatch.setattr(frames, "finish_rows", count)
+    monkeypatch.setattr(rows, "finish", count)
     frame = ", frame: {ack: row}" if ack else ""
     execution = world.begin(collection("{{ range(200) | list }}", spec=f"mode: parallel, max_in_flight: 8{frame}"))
     assert world.run(execution) == "COMPLETED"

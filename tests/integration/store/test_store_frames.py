@@ -10,8 +10,9 @@ from sqlalchemy.exc import IntegrityError
 from world import World, in_thread, wait_for
 
 from noetl_celery.errors import LeaseLost
-from noetl_celery.store import frames, runs
-from noetl_celery.store.frames import NewFrame, RowOutcome
+from noetl_celery.store import claims, frames, rows, runs
+from noetl_celery.store.frames import NewFrame
+from noetl_celery.store.rows import RowOutcome
 
 pytestmark = pytest.mark.integration
 
@@ -19,12 +20,12 @@ EXECUTION, STAGE, FRAME, RUN, OTHER, WORKER = 1, 2, 3, 100, 200, 9
 AGAIN = {"republish_seconds": 30.0}
 
 
-def new_frame(rows: int = 4, **changes: Any) -> NewFrame:
+def new_frame(count: int = 4, **changes: Any) -> NewFrame:
     values: dict[str, Any] = {"row_concurrency": 2, "lanes": 1, "claim_id": 7, **changes}
-    return NewFrame(FRAME, STAGE, EXECUTION, 0, [{"id": n} for n in range(rows)], **values)
+    return NewFrame(FRAME, STAGE, EXECUTION, 0, [{"id": n} for n in range(count)], **values)
 
 
-def make(world: World, rows: int = 4, *, run: bool = True, **changes: Any) -> None:
+def make(world: World, count: int = 4, *, run: bool = True, **changes: Any) -> None:
     """A stage with one frame, and a run on its lane 0."""
     world.q(
         "INSERT INTO noetl.stage (stage_id, execution_id, step_name, visit, kind, status, settings) "
@@ -32,7 +33,7 @@ def make(world: World, rows: int = 4, *, run: bool = True, **changes: Any) -> No
         STAGE,
         EXECUTION,
     )
-    world.do(frames.create, new_frame(rows, **changes))
+    world.do(frames.create, new_frame(count, **changes))
     if run:
         assert start(world)
 
@@ -42,14 +43,14 @@ def start(world: World, run: int = RUN, lane: int = 0) -> bool:
 
 
 def take(world: World, run: int = RUN, *, limit: int = 10, floor: int = 0, suspects: bool = False) -> list[int]:
-    taken = world.do(frames.take, FRAME, run, 0, floor=floor, limit=limit, suspects=suspects)
+    taken = world.do(rows.take, FRAME, run, 0, floor=floor, limit=limit, suspects=suspects)
     return [row.index for row in taken]
 
 
-def finish(world: World, *indexes: int, run: int = RUN, ok: bool = True) -> frames.FrameEnd:
+def finish(world: World, *indexes: int, run: int = RUN, ok: bool = True) -> rows.FrameEnd:
     outcomes = [RowOutcome(index, ok, error=None if ok else '{"kind": "x"}') for index in indexes]
-    end = world.do(frames.finish_rows, FRAME, run, outcomes, **AGAIN)
-    assert isinstance(end, frames.FrameEnd)
+    end = world.do(rows.finish, FRAME, run, outcomes, **AGAIN)
+    assert isinstance(end, rows.FrameEnd)
     return end
 
 
@@ -116,7 +117,7 @@ def test_taking_passes_over_rows_that_another_connection_holds(world: World) -> 
 
 
 def test_two_runs_never_take_the_same_row(world: World) -> None:
-    make(world, rows=200)
+    make(world, count=200)
     assert start(world, OTHER, lane=1)
     taken: list[int] = []
 
@@ -133,7 +134,7 @@ def test_two_runs_never_take_the_same_row(world: World) -> None:
 def test_outcomes_twice(world: World) -> None:
     make(world)
     take(world)
-    assert finish(world, 0, 1) == frames.FrameEnd(ended=False, stopping=False)
+    assert finish(world, 0, 1) == rows.FrameEnd(ended=False, stopping=False)
     before = world.everything()
     with pytest.raises(LeaseLost):
         finish(world, 0, 1)
@@ -147,9 +148,9 @@ def test_outcomes_of_a_wrong_run_change_nothing_not_even_for_the_rows_that_match
     start(world, OTHER, lane=1)
     take(world, OTHER)
     before = world.everything()
-    for run, rows in ((OTHER, (0,)), (RUN, (0, 1, 2)), (RUN, (0, 99)), (12345, (3,))):
+    for run, indexes in ((OTHER, (0,)), (RUN, (0, 1, 2)), (RUN, (0, 99)), (12345, (3,))):
         with pytest.raises(LeaseLost):
-            finish(world, *rows, run=run)
+            finish(world, *indexes, run=run)
     assert world.everything() == before
 
 
@@ -183,7 +184,7 @@ def test_two_lanes_end_a_frame_together_and_one_signal_comes_of_it(world: World)
     take(world, limit=2)
     take(world, OTHER)
     with world.process.db.begin() as connection:
-        first = frames.finish_rows(connection, FRAME, RUN, [RowOutcome(0, True), RowOutcome(1, True)], **AGAIN)
+        first = rows.finish(connection, FRAME, RUN, [RowOutcome(0, True), RowOutcome(1, True)], **AGAIN)
         assert not first.ended
         ended: list[bool] = []
         with in_thread(lambda: ended.append(finish(world, 2, 3, run=OTHER).ended)):
@@ -203,7 +204,7 @@ def test_two_lanes_end_a_frame_together_and_one_signal_comes_of_it(world: World)
 def test_fail_fast_skips_what_has_not_started_and_lets_the_rest_end(world: World) -> None:
     make(world, fail_fast=True)
     take(world, limit=2)
-    assert finish(world, 0, ok=False) == frames.FrameEnd(ended=False, stopping=True)
+    assert finish(world, 0, ok=False) == rows.FrameEnd(ended=False, stopping=True)
     assert world.rows(FRAME) == ["FAILED", "TAKEN", "SKIPPED", "SKIPPED"]
     assert finish(world, 1).ended
     assert (frame(world)["ok_rows"], frame(world)["failed_rows"], frame(world)["open_rows"]) == (1, 1, 0)
@@ -213,19 +214,19 @@ def test_parking_twice_waking_twice(world: World) -> None:
     make(world)
     take(world, limit=1)
     options: dict[str, Any] = {"seconds": 0.0, "retries": 3, "counts": True}
-    world.do(frames.park, FRAME, RUN, 0, {"task": 1}, **options)
-    assert world.do(frames.parked, FRAME, 0) == 1
+    world.do(rows.park, FRAME, RUN, 0, {"task": 1}, **options)
+    assert world.do(rows.parked, FRAME, 0) == 1
     before = world.everything()
     with pytest.raises(LeaseLost):
-        world.do(frames.park, FRAME, RUN, 0, {"task": 2}, **options)
+        world.do(rows.park, FRAME, RUN, 0, {"task": 2}, **options)
     assert world.everything() == before
-    assert world.do(frames.due, limit=10) == [FRAME]
-    (woken,) = world.do(frames.wake, FRAME, limit=10)
+    assert world.do(rows.due, limit=10) == [FRAME]
+    (woken,) = world.do(rows.wake, FRAME, limit=10)
     assert woken == {"frame_id": FRAME, "stage_id": STAGE, "execution_id": EXECUTION, "lane": 0, "step_name": "drain"}
-    assert world.do(frames.due, limit=10) == []
-    assert world.do(frames.wake, FRAME, limit=10) == []
-    assert world.do(frames.parked, FRAME, 0) == 0
-    (row,) = world.do(frames.take, FRAME, RUN, 0, floor=0, limit=1, suspects=False)
+    assert world.do(rows.due, limit=10) == []
+    assert world.do(rows.wake, FRAME, limit=10) == []
+    assert world.do(rows.parked, FRAME, 0) == 0
+    (row,) = world.do(rows.take, FRAME, RUN, 0, floor=0, limit=1, suspects=False)
     assert (row.index, row.position, row.retries) == (0, {"task": 1}, 3)
 
 
@@ -235,19 +236,19 @@ def test_parking_by_a_wrong_run(world: World) -> None:
     before = world.everything()
     for run, index in ((OTHER, 0), (RUN, 1)):
         with pytest.raises(LeaseLost):
-            world.do(frames.park, FRAME, run, index, {}, seconds=1.0, retries=0, counts=False)
+            world.do(rows.park, FRAME, run, index, {}, seconds=1.0, retries=0, counts=False)
     assert world.everything() == before
 
 
 def test_only_due_rows_wake_and_two_sweeps_share_them(world: World) -> None:
-    make(world, rows=6)
+    make(world, count=6)
     take(world)
     for index in range(6):
         wait = 60.0 if index == 5 else 0.0
-        world.do(frames.park, FRAME, RUN, index, {}, seconds=wait, retries=0, counts=False)
+        world.do(rows.park, FRAME, RUN, index, {}, seconds=wait, retries=0, counts=False)
     with world.process.db.begin() as connection:
-        assert len(frames.wake(connection, FRAME, limit=2)) == 1  # one frame, whatever the number of rows
-        assert len(world.do(frames.wake, FRAME, limit=10)) == 1  # does not wait for the first one
+        assert len(rows.wake(connection, FRAME, limit=2)) == 1  # one frame, whatever the number of rows
+        assert len(world.do(rows.wake, FRAME, limit=10)) == 1  # does not wait for the first one
     assert world.rows(FRAME) == ["READY"] * 5 + ["PARKED"]
     assert world.value("SELECT count(*) FROM noetl.wakeup") == 1
 
@@ -256,15 +257,15 @@ def test_releasing_twice_and_by_a_wrong_run(world: World) -> None:
     make(world)
     take(world, limit=2)
     before = world.everything()
-    world.do(frames.release, FRAME, OTHER, [(0, None, 1)])
-    world.do(frames.release, FRAME, RUN, [])
+    world.do(rows.release, FRAME, OTHER, [(0, None, 1)])
+    world.do(rows.release, FRAME, RUN, [])
     assert world.everything() == before
-    world.do(frames.release, FRAME, RUN, [(0, {"task": 1}, 2), (1, None, 0)])
+    world.do(rows.release, FRAME, RUN, [(0, {"task": 1}, 2), (1, None, 0)])
     assert world.rows(FRAME) == ["READY"] * 4
     start(world, OTHER, lane=1)
     assert take(world, OTHER, limit=1) == [0]
     before = world.everything()
-    world.do(frames.release, FRAME, RUN, [(0, None, 0)])
+    world.do(rows.release, FRAME, RUN, [(0, None, 0)])
     assert world.everything() == before
     assert world.value("SELECT position FROM noetl.row WHERE row_index = 0") == {"task": 1}
 
@@ -272,7 +273,7 @@ def test_releasing_twice_and_by_a_wrong_run(world: World) -> None:
 def test_skipping_twice(world: World) -> None:
     make(world)
     take(world, limit=2)
-    world.do(frames.park, FRAME, RUN, 1, {}, seconds=60.0, retries=0, counts=False)
+    world.do(rows.park, FRAME, RUN, 1, {}, seconds=60.0, retries=0, counts=False)
     assert world.do(frames.skip_unstarted, FRAME) == 1
     assert world.rows(FRAME) == ["TAKEN", "SKIPPED", "SKIPPED", "SKIPPED"]
     before = world.everything()
@@ -284,20 +285,26 @@ def test_skipping_twice(world: World) -> None:
 def test_stopping_a_stage_twice(world: World) -> None:
     make(world)
     take(world, limit=1)
+    world.do(frames.stop_stage, STAGE, **AGAIN)
+    assert world.rows(FRAME) == ["TAKEN", "SKIPPED", "SKIPPED", "SKIPPED"]
+    assert world.q("SELECT * FROM noetl.signal") == []
+    before = world.everything()
+    world.do(frames.stop_stage, STAGE, **AGAIN)
+    assert world.everything() == before
+    assert finish(world, 0).ended
+
+
+def test_recalling_the_claims_of_a_stage_twice(world: World) -> None:
     world.q(
         "INSERT INTO noetl.claim (claim_id, stage_id, execution_id, status, frame_index, sole, more, taken_by) "
         "VALUES (50, %s, 1, 'OPEN', 0, true, false, NULL), (51, %s, 1, 'TAKEN', 1, false, false, 5)",
         STAGE,
         STAGE,
     )
-    world.do(frames.stop_stage, STAGE, **AGAIN)
-    assert world.rows(FRAME) == ["TAKEN", "SKIPPED", "SKIPPED", "SKIPPED"]
-    assert world.column("SELECT status FROM noetl.claim ORDER BY 1") == ["CANCELLED", "TAKEN"]
-    assert world.column("SELECT type FROM noetl.signal") == ["claim.empty"]
-    before = world.everything()
-    world.do(frames.stop_stage, STAGE, **AGAIN)
-    assert world.everything() == before
-    assert finish(world, 0).ended
+    for _ in range(2):
+        world.do(claims.recall, STAGE, **AGAIN)
+        assert world.column("SELECT status FROM noetl.claim ORDER BY 1") == ["CANCELLED", "TAKEN"]
+        assert len(world.q("SELECT * FROM noetl.signal")) == 1
 
 
 def test_stopping_a_stage_without_rows_at_work_ends_its_frames(world: World) -> None:

@@ -9,8 +9,9 @@ import pytest
 from world import World
 
 from noetl_celery.errors import LeaseLost
-from noetl_celery.store import crashes, frames, runs, workers
-from noetl_celery.store.frames import NewFrame, RowOutcome
+from noetl_celery.store import crashes, frames, rows, runs, workers
+from noetl_celery.store.frames import NewFrame
+from noetl_celery.store.rows import RowOutcome
 
 pytestmark = pytest.mark.integration
 
@@ -36,7 +37,7 @@ def running(world: World) -> World:
 
 def start(world: World, run: int = RUN) -> None:
     assert world.do(runs.start_lane, run, WORKER, FRAME, 0, lease=10.0, heartbeat=5.0)
-    world.do(frames.take, FRAME, run, 0, floor=0, limit=3, suspects=True)
+    world.do(rows.take, FRAME, run, 0, floor=0, limit=3, suspects=True)
 
 
 def alive(world: World) -> psycopg.Connection[Any]:
@@ -161,7 +162,7 @@ def test_a_process_registers_again_and_leaves(world: World) -> None:
 
 
 def test_rows_come_back_as_suspects(running: World) -> None:
-    running.do(frames.finish_rows, FRAME, RUN, [RowOutcome(0, True)], **AGAIN)
+    running.do(rows.finish, FRAME, RUN, [RowOutcome(0, True)], **AGAIN)
     expired(running)
     found = return_rows(running)
     assert (found["frame_id"], found["lane"], found["step_name"]) == (FRAME, 0, "drain")
@@ -175,10 +176,10 @@ def test_rows_come_back_as_suspects(running: World) -> None:
 def test_returning_twice_returns_nothing_more(running: World) -> None:
     expired(running)
     return_rows(running)
-    rows = running.q("SELECT * FROM noetl.row ORDER BY row_index")
+    held = running.q("SELECT * FROM noetl.row ORDER BY row_index")
     return_rows(running)
     return_rows(running, run=12345)
-    assert running.q("SELECT * FROM noetl.row ORDER BY row_index") == rows
+    assert running.q("SELECT * FROM noetl.row ORDER BY row_index") == held
     (frame,) = running.q("SELECT open_rows, reruns FROM noetl.frame")
     assert frame == {"open_rows": 4, "reruns": 3}
 
@@ -196,7 +197,7 @@ def test_a_row_that_crashed_too_often_fails_and_the_others_go_on(running: World)
 
 
 def test_the_frame_ends_when_its_last_open_row_fails_so(running: World) -> None:
-    running.do(frames.finish_rows, FRAME, RUN, [RowOutcome(0, True), RowOutcome(1, True)], **AGAIN)
+    running.do(rows.finish, FRAME, RUN, [RowOutcome(0, True), RowOutcome(1, True)], **AGAIN)
     running.q("UPDATE noetl.row SET status = 'OK' WHERE row_index = 3")
     running.q("UPDATE noetl.frame SET open_rows = 1, ok_rows = 3")
     expired(running)
@@ -225,11 +226,11 @@ def test_a_run_that_was_expired_writes_nothing(running: World) -> None:
     for _ in range(2):  # with nobody on the lane, then with another run on it
         before = running.everything()
         with pytest.raises(LeaseLost):
-            running.do(frames.finish_rows, FRAME, RUN, [RowOutcome(0, True, ctx='{"a": 1}')], **AGAIN)
+            running.do(rows.finish, FRAME, RUN, [RowOutcome(0, True, ctx='{"a": 1}')], **AGAIN)
         with pytest.raises(LeaseLost):
-            running.do(frames.park, FRAME, RUN, 1, {}, seconds=1.0, retries=0, counts=True)
-        assert running.do(frames.take, FRAME, RUN, 0, floor=0, limit=9, suspects=True) == []
-        running.do(frames.release, FRAME, RUN, [(1, {"task": 9}, 0)])
+            running.do(rows.park, FRAME, RUN, 1, {}, seconds=1.0, retries=0, counts=True)
+        assert running.do(rows.take, FRAME, RUN, 0, floor=0, limit=9, suspects=True) == []
+        running.do(rows.release, FRAME, RUN, [(1, {"task": 9}, 0)])
         assert running.do(runs.finish_lane, RUN, FRAME) is None
         assert running.everything() == before
         if running.value("SELECT count(*) FROM noetl.run") == 0:

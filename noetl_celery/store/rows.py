@@ -1,0 +1,278 @@
+"""Rows of frames: taken by lanes, parked, given back, woken; their outcomes end them, and the last one its frame.
+
+Locks are taken in one order: rows that a run holds, the frame, rows that nobody holds, the outbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg.types.json import Json
+from sqlalchemy.engine import Connection
+
+from noetl_celery.errors import LeaseLost
+from noetl_celery.store import frames, results
+from noetl_celery.store.db import every, execute, json_value, one
+from noetl_celery.store.results import Kept
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutcome:
+    """How a row ended, ready to be written. JSON columns hold encoded text, so that they are encoded once."""
+
+    index: int
+    ok: bool
+    result: str | None = None
+    error: str | None = None
+    meta: str | None = None
+    task_results: str | None = None
+    ctx: str | None = None
+    retries: int = 0
+    aggregate: str | None = None
+    #: what ``result`` and ``task_results`` refer to
+    bodies: Sequence[Kept] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRow:
+    """A row that a lane may work on."""
+
+    index: int
+    payload: Any
+    position: Mapping[str, Any] | None
+    crashes: int
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrameEnd:
+    """Whether a write ended its frame, and whether the frame starts no more rows."""
+
+    ended: bool
+    stopping: bool
+
+
+def take(
+    connection: Connection, frame_id: int, run_id: int, lane: int, *, floor: int, limit: int, suspects: bool
+) -> list[TakenRow]:
+    """Takes up to ``limit`` READY rows from index ``floor`` on, in order, for a run that still holds its lane.
+
+    Without ``suspects`` rows that were in the air at a crash are passed over. Nothing is taken by a run that has
+    lost its lease.
+    """
+    rows = every(
+        connection,
+        """
+        WITH next AS MATERIALIZED ( -- as a plain subquery it may be run once per row, and its LIMIT means nothing
+            SELECT row_index FROM noetl.row
+            WHERE frame_id = %(frame)s AND row_index >= %(floor)s AND status = 'READY'
+              AND (crashes = 0 OR %(suspects)s)
+              AND EXISTS (SELECT FROM noetl.run WHERE run_id = %(run)s)
+            ORDER BY row_index LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        )
+        UPDATE noetl.row r SET status = 'TAKEN', taken_by = %(run)s, lane = %(lane)s
+        FROM next WHERE r.frame_id = %(frame)s AND r.row_index = next.row_index
+        RETURNING r.row_index, r.payload, r.position, r.crashes, r.retries
+        """,
+        frame=frame_id,
+        run=run_id,
+        lane=lane,
+        floor=floor,
+        limit=limit,
+        suspects=suspects,
+    )
+    rows.sort(key=lambda row: row["row_index"])
+    return [TakenRow(row["row_index"], row["payload"], row["position"], row["crashes"], row["retries"]) for row in rows]
+
+
+def parked(connection: Connection, frame_id: int, lane: int) -> int:
+    """How many parked rows count against this lane's width."""
+    row = one(
+        connection,
+        "SELECT count(*) AS n FROM noetl.row WHERE frame_id = %(frame)s AND status = 'PARKED' AND lane = %(lane)s",
+        frame=frame_id,
+        lane=lane,
+    )
+    return int(row["n"]) if row else 0
+
+
+def ready(connection: Connection, frame_id: int) -> bool:
+    """Has the frame rows that a lane may take?"""
+    found = one(
+        connection,
+        "SELECT EXISTS (SELECT FROM noetl.row WHERE frame_id = %(frame)s AND status = 'READY') AS found",
+        frame=frame_id,
+    )
+    return bool(found and found["found"])
+
+
+def finish(
+    connection: Connection, frame_id: int, run_id: int, outcomes: Sequence[RowOutcome], *, republish_seconds: float
+) -> FrameEnd:
+    """Writes the outcomes of rows that ``run_id`` holds, and ends the frame if they were its last open ones.
+
+    Raises ``LeaseLost`` (the caller's transaction must roll back) if any of the rows is not held any more, so
+    that a run which was taken for dead changes nothing.
+    """
+    results.write(connection, frame_id, [body for outcome in outcomes for body in outcome.bodies])
+    row = one(
+        connection,
+        """
+        WITH given AS (
+            SELECT * FROM unnest(%(index)s::int[], %(status)s::text[], %(result)s::text[], %(error)s::text[],
+                                 %(meta)s::text[], %(tasks)s::text[], %(ctx)s::text[], %(retries)s::int[],
+                                 %(aggregate)s::text[])
+                       AS g(row_index, status, result, error, meta, task_results, ctx, retries, aggregate)
+        ), done AS (
+            UPDATE noetl.row r
+            SET status = g.status, taken_by = NULL, position = NULL, result = g.result::json, error = g.error::json,
+                meta = g.meta::json, task_results = g.task_results::json, ctx = g.ctx::json, retries = g.retries,
+                aggregate = g.aggregate::json, waits_for = NULL, finished_at = clock_timestamp()
+            FROM given g
+            WHERE r.frame_id = %(frame)s AND r.row_index = g.row_index AND r.status = 'TAKEN' AND r.taken_by = %(run)s
+            RETURNING r.status, r.ctx IS NOT NULL AS ctx
+        ), counted AS (
+            SELECT count(*) AS n, count(*) FILTER (WHERE status = 'OK') AS ok, coalesce(bool_or(ctx), false) AS ctx
+            FROM done
+        )
+        UPDATE noetl.frame f
+        SET open_rows = f.open_rows - c.n, ok_rows = f.ok_rows + c.ok, failed_rows = f.failed_rows + c.n - c.ok,
+            has_ctx = f.has_ctx OR c.ctx, stopping = f.stopping OR (f.fail_fast AND c.n > c.ok)
+        FROM counted c WHERE f.frame_id = %(frame)s
+        RETURNING c.n, f.open_rows, f.stopping
+        """,
+        frame=frame_id,
+        run=run_id,
+        index=[outcome.index for outcome in outcomes],
+        status=["OK" if outcome.ok else "FAILED" for outcome in outcomes],
+        result=[outcome.result for outcome in outcomes],
+        error=[outcome.error for outcome in outcomes],
+        meta=[outcome.meta for outcome in outcomes],
+        tasks=[outcome.task_results for outcome in outcomes],
+        ctx=[outcome.ctx for outcome in outcomes],
+        retries=[outcome.retries for outcome in outcomes],
+        aggregate=[outcome.aggregate for outcome in outcomes],
+    )
+    if row is None or row["n"] != len(outcomes):
+        raise LeaseLost(f"frame {frame_id}: run {run_id} does not hold its rows any more")
+    open_rows = row["open_rows"]
+    if row["stopping"] and open_rows:
+        open_rows = frames.skip_unstarted(connection, frame_id)
+    if open_rows == 0:
+        frames.end(connection, frame_id, republish_seconds=republish_seconds)
+    return FrameEnd(open_rows == 0, row["stopping"])
+
+
+def park(
+    connection: Connection,
+    frame_id: int,
+    run_id: int,
+    index: int,
+    position: Mapping[str, Any],
+    *,
+    seconds: float | None,
+    retries: int,
+    counts: bool,
+    waits_for: int | None = None,
+) -> None:
+    """Parks a row for ``seconds`` (None: until its child wakes it, ``waits_for``). Raises ``LeaseLost``.
+
+    ``counts``: it keeps its place in the lane's width.
+    """
+    changed = one(
+        connection,
+        """
+        WITH parked AS (
+            UPDATE noetl.row SET status = 'PARKED', taken_by = NULL, position = %(position)s, retries = %(retries)s,
+                   lane = CASE WHEN %(counts)s THEN lane END, waits_for = %(waits_for)s
+            WHERE frame_id = %(frame)s AND row_index = %(index)s AND status = 'TAKEN' AND taken_by = %(run)s
+            RETURNING row_index
+        ), planned AS (
+            INSERT INTO noetl.wakeup (frame_id, row_index, due_at)
+            SELECT %(frame)s, row_index, clock_timestamp() + %(seconds)s * interval '1 second' FROM parked
+            WHERE %(seconds)s::float IS NOT NULL
+            ON CONFLICT (frame_id, row_index) DO UPDATE SET due_at = excluded.due_at
+        )
+        SELECT row_index FROM parked
+        """,
+        frame=frame_id,
+        run=run_id,
+        index=index,
+        position=Json(position),
+        retries=retries,
+        counts=counts,
+        seconds=seconds,
+        waits_for=waits_for,
+    )
+    if changed is None:
+        raise LeaseLost(f"frame {frame_id}: run {run_id} does not hold row {index} any more")
+
+
+def release(
+    connection: Connection, frame_id: int, run_id: int, rows: Sequence[tuple[int, Mapping[str, Any] | None, int]]
+) -> None:
+    """Gives rows back unfinished, with the position they reached (None: as they were) and their retries so far.
+
+    A row whose position names no child waits for none any more.
+    """
+    if not rows:
+        return
+    execute(
+        connection,
+        """
+        UPDATE noetl.row r
+        SET status = 'READY', taken_by = NULL, lane = NULL, retries = g.retries,
+            position = coalesce(g.position::json, r.position),
+            waits_for = CASE WHEN g.position IS NULL THEN r.waits_for ELSE (g.position ->> 'child')::bigint END
+        FROM unnest(%(index)s::int[], %(position)s::json[], %(retries)s::int[]) AS g(row_index, position, retries)
+        WHERE r.frame_id = %(frame)s AND r.row_index = g.row_index AND r.status = 'TAKEN' AND r.taken_by = %(run)s
+        """,
+        frame=frame_id,
+        run=run_id,
+        index=[index for index, _, _ in rows],
+        position=[json_value(position) for _, position, _ in rows],
+        retries=[retries for _, _, retries in rows],
+    )
+
+
+def due(connection: Connection, *, limit: int) -> list[int]:
+    """Frames that have parked rows to wake now."""
+    rows = every(
+        connection,
+        """
+        SELECT DISTINCT frame_id FROM (
+            SELECT frame_id FROM noetl.wakeup WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT %(limit)s
+        ) first
+        """,
+        limit=limit,
+    )
+    return [row["frame_id"] for row in rows]
+
+
+def wake(connection: Connection, frame_id: int, *, limit: int) -> list[dict[str, Any]]:
+    """Makes due parked rows of a frame READY; returns ``{frame_id, stage_id, execution_id, lane, step_name}`` for each
+    lane that they belong to."""
+    return every(
+        connection,
+        """
+        WITH late AS MATERIALIZED (
+            SELECT frame_id, row_index FROM noetl.wakeup
+            WHERE frame_id = %(frame)s AND due_at <= clock_timestamp()
+            ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ), due AS (
+            DELETE FROM noetl.wakeup w USING late
+            WHERE w.frame_id = late.frame_id AND w.row_index = late.row_index
+            RETURNING w.frame_id, w.row_index
+        ), woken AS (
+            UPDATE noetl.row r SET status = 'READY' FROM due
+            WHERE r.frame_id = due.frame_id AND r.row_index = due.row_index AND r.status = 'PARKED'
+            RETURNING r.frame_id, coalesce(r.lane, 0) AS lane
+        )
+        SELECT DISTINCT f.frame_id, f.stage_id, f.execution_id, w.lane, s.step_name
+        FROM woken w JOIN noetl.frame f USING (frame_id) JOIN noetl.stage s USING (stage_id)
+        """,
+        frame=frame_id,
+        limit=limit,
+    )
