@@ -71,7 +71,8 @@ _batches = count(1)
 @contextlib.contextmanager
 def arena(folder: Path, **settings: str) -> Iterator[Cluster]:
     """Fresh services with the schema, the ledger and the playbooks of the chaos tests; no workers yet."""
-    with cluster(folder, **settings) as system:
+    # Retries of a second park their rows.
+    with cluster(folder, **({"NOETL_SHORT_WAIT_SECONDS": "0.5"} | settings)) as system:
         system.q(
             "CREATE TABLE public.ledger (batch text, id int, attempt int, worker int, "
             "at timestamptz NOT NULL DEFAULT clock_timestamp())"
