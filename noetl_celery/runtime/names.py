@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +16,7 @@ from noetl_celery.engine.state import LoopSettings
 from noetl_celery.playbook.plan import Plan, StepPlan
 from noetl_celery.runtime.keychain import Keychain
 from noetl_celery.runtime.process import Process
-from noetl_celery.store import stages
+from noetl_celery.store import signals, stages
 from noetl_celery.store.loaders import Limits
 from noetl_celery.store.results import Opener
 from noetl_celery.template import scope
@@ -38,12 +39,15 @@ class StageNames:
     task_results: Mapping[str, Mapping[str, Any]]
     #: opens kept values, each read with a short transaction of its own
     opener: Opener
-    #: the execution is being cancelled: nothing more is to be claimed for it
+    #: the execution is being cancelled, or stands still: nothing more is to be claimed for it (now)
     cancelling: bool = False
+    paused: bool = False
     #: how many callers are above this execution, and the ``iter`` of the nearest one
     depth: int = 0
     parent_iter: Mapping[str, Any] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    #: on the monotonic clock: when the step's timeout is over, for its tasks too
+    deadline: float | None = None
 
     def keychain(self, process: Process, extra: Mapping[str, Any]) -> Keychain:
         """The playbook's names for secrets, with templates of its own resolved by the names of this stage."""
@@ -120,6 +124,13 @@ def load_stage(process: Process, connection: Connection, stage_id: int) -> Stage
         opener=opener,
         task_results=stages.TaskResults(connection, execution_id, wanted, opener).load(wanted & plan.results_of),
         cancelling=row["execution_status"] == "CANCELLING",
+        paused=row["execution_status"] == "PAUSED",
         depth=row["depth"],
         parent_iter=row["parent_iter"],
+        deadline=_deadline(connection, execution_id, stage_id) if step.timeout is not None else None,
     )
+
+
+def _deadline(connection: Connection, execution_id: int, stage_id: int) -> float | None:
+    left = signals.seconds_left(connection, execution_id, stage_id)
+    return None if left is None else time.monotonic() + left

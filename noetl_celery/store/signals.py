@@ -79,6 +79,29 @@ def consume(connection: Connection, ids: Sequence[int]) -> None:
     execute(connection, "DELETE FROM noetl.signal WHERE signal_id = ANY(%(ids)s)", ids=list(ids))
 
 
+def seconds_left(connection: Connection, execution_id: int, stage_id: int) -> float | None:
+    """How long the stage may go on by its timeout, below 0 if it is over; None without a timeout that is to come."""
+    row = one(
+        connection,
+        """
+        SELECT extract(epoch FROM due_at - clock_timestamp())::float8 AS seconds FROM noetl.signal
+        WHERE execution_id = %(execution)s AND type = 'stage.timeout' AND (data ->> 'stage')::bigint = %(stage)s
+        """,
+        execution=execution_id,
+        stage=stage_id,
+    )
+    return None if row is None else float(row["seconds"])
+
+
+def drop_timers(connection: Connection, execution_id: int) -> None:
+    """Removes what is due later: the execution has ended."""
+    execute(
+        connection,
+        "DELETE FROM noetl.signal WHERE execution_id = %(execution)s AND type IN ('stage.timeout', 'stage.reclaim')",
+        execution=execution_id,
+    )
+
+
 def unread(connection: Connection, *, limit: int, republish_seconds: float) -> list[int]:
     """Executions with signals that nobody read in time; each is announced again later and later."""
     rows = every(
@@ -99,3 +122,18 @@ def unread(connection: Connection, *, limit: int, republish_seconds: float) -> l
         republish=republish_seconds,
     )
     return [row["execution_id"] for row in rows]
+
+
+def all_due(connection: Connection) -> int:
+    """Messages may be lost: every signal that may be read is announced again now. Their number. Idempotent."""
+    return execute(
+        connection,
+        """
+        WITH waiting AS (
+            SELECT signal_id FROM noetl.signal
+            WHERE due_at <= clock_timestamp() AND publish_at > clock_timestamp() FOR UPDATE SKIP LOCKED
+        )
+        UPDATE noetl.signal s SET published = 0, publish_at = clock_timestamp()
+        FROM waiting WHERE s.signal_id = waiting.signal_id
+        """,
+    ).rowcount

@@ -21,7 +21,8 @@ class ToolCall:
     ``input`` of step and task, merged. ``credential``: looks a credential up by name (raises ``ToolError`` of kind
     ``credential`` for an unknown one); its answer never reaches a log. ``print``: where a task's own output goes,
     line by line. ``names``: ``execution_id``, ``step``, ``task``, ``row`` for log lines.
-    ``deadline``: ``time.monotonic()`` value after which the call should give up, or None.
+    ``deadline``: ``time.monotonic()`` value at which the call has to give up, or None: the end of the step's time. A
+    tool's own ``timeout`` may come before it, see ``deadline_of`` in ``tools/keys.py``.
     ``context``: what python code sees as ``context`` (execution_id, step, workload, ctx, iter …), JSON values.
     ``kept``: opens the result that a ``_ref`` names (raises ``KeyError`` if there is none); it may be lazy.
     """
