@@ -29,7 +29,8 @@ class Proxy:
         self._speaks = threading.Event()
         self._speaks.set()
         #: a request with these bytes costs its connection: before it is passed on, or after the server has answered it
-        self._lose: tuple[bytes, bool, int] | None = None
+        self._lose: tuple[bytes, bool] | None = None
+        #: connections that were lost so
         self.lost = 0
         #: connections that were asked for
         self.asked = 0
@@ -63,11 +64,11 @@ class Proxy:
         self._listener = self._listening(self._port)
         threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
 
-    def lose(self, request: bytes, *, times: int = 1, answered: bool) -> None:
-        """Cuts connections at the next requests that contain this: as ``answered`` says, after the server has done
+    def lose(self, request: bytes, *, answered: bool) -> None:
+        """Cuts the connection of the next request that contains this: as ``answered`` says, after the server has done
         what it was asked for, or before it was told to."""
-        self.lost = 0
-        self._lose = (request, answered, times)
+        with self._lock:
+            self._lose = (request, answered)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -131,10 +132,11 @@ class Proxy:
 
     def _loses(self, data: bytes) -> bool | None:
         with self._lock:
-            if self._lose is None or self._lose[0] not in data or self.lost >= self._lose[2]:
+            if self._lose is None or self._lose[0] not in data:
                 return None
             self.lost += 1
-            return self._lose[1]
+            (_, answered), self._lose = self._lose, None
+            return answered
 
 
 @contextlib.contextmanager

@@ -33,15 +33,19 @@ class FakePublisher:
     def __init__(self) -> None:
         self.sent: deque[Dispatch | int] = deque()
 
-    def reachable(self) -> bool:
+    def kept(self, seconds: float) -> bool | None:
+        return True
+
+    def mark(self, seconds: float) -> bool:
         return True
 
     def orchestrate(self, execution_id: int) -> bool:
         self.sent.append(execution_id)
         return True
 
-    def dispatch(self, dispatches: Iterable[Dispatch]) -> None:
+    def dispatch(self, dispatches: Iterable[Dispatch]) -> bool:
         self.sent.extend(dispatches)
+        return True
 
     def lanes(self) -> list[tuple[int, int]]:
         """(frame, lane) of the lane messages, in order."""
@@ -95,8 +99,8 @@ class World:
         self.session = psycopg.connect(settings.libpq_url, autocommit=True, row_factory=dict_row)
         self.helpers: list[Process] = []
 
-    def another_process(self) -> Process:
-        process = Process(self.settings)
+    def another_process(self, settings: Settings | None = None) -> Process:
+        process = Process(settings or self.settings)
         process.tools = ToolRegistry([self.probe])
         process.plans = Plans(process.tools, process.cursors)
         return process
@@ -131,7 +135,9 @@ class World:
         return str(self.value("SELECT status FROM noetl.execution WHERE execution_id = %s", execution_id))
 
     def events(self, execution_id: int) -> list[str]:
-        return self.column("SELECT event_type FROM noetl.event WHERE execution_id = %s ORDER BY event_id", execution_id)
+        """What happened; how it was decided is left out."""
+        told = "SELECT event_type FROM noetl.event WHERE execution_id = %s AND event_type <> 'playbook.decided'"
+        return self.column(f"{told} ORDER BY event_id", execution_id)
 
     def steps(self, execution_id: int) -> dict[str, dict[str, Any]]:
         with self.process.db.begin() as connection:
