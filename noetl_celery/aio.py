@@ -126,6 +126,7 @@ class AsyncNoetl:
     close = _awaited(Noetl.close)
     register = _awaited(Noetl.register)
     executions = _awaited(Noetl.executions)
+    prune = _awaited(Noetl.prune)
     _submit = _awaited(Noetl.submit)
     _execution = _awaited(Noetl.execution)
 

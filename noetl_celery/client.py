@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from noetl_celery.runtime.publish import Publisher
     from noetl_celery.store.db import Database
+    from noetl_celery.store.prune import Pruned
     from noetl_celery.store.results import Opener
 
 T = TypeVar("T")
@@ -157,6 +159,17 @@ class Noetl:
         if limit < 1:
             raise InputError("limit must be at least 1")
         return self.run(lambda connection: executions.recent(connection, limit=limit, status=wanted))
+
+    def prune(
+        self, older_than: timedelta, *, dry_run: bool = False, told: Callable[[Pruned], object] | None = None
+    ) -> Pruned:
+        """Removes executions that ended longer ago, and the weeks of events about nothing else; says what went.
+
+        See :func:`noetl_celery.store.prune.prune`. Raises ``InputError`` for a time that is none, ``ServiceError``.
+        """
+        from noetl_celery.store.prune import prune
+
+        return prune(self.run, older_than, dry_run=dry_run, told=told)
 
     def announce(self, execution_id: int) -> bool:
         """Tells the workers that something waits for this execution. False if Redis is away; never raises for that."""

@@ -20,6 +20,7 @@ from typer.core import TyperGroup
 from noetl_celery.cli import console, credentials, database, executions, playbooks
 from noetl_celery.cli.lint import lint
 from noetl_celery.cli.plan import plan
+from noetl_celery.cli.prune import prune
 from noetl_celery.cli.schema import schema
 from noetl_celery.errors import NoetlError
 
@@ -67,6 +68,7 @@ app.command("list")(executions.list_)
 app.command()(lint)
 app.command()(plan)
 app.command()(schema)
+app.command()(prune)
 app.add_typer(credentials.commands, name="credential")
 app.add_typer(database.commands, name="db")
 

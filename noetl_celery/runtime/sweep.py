@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -20,7 +20,7 @@ from noetl_celery.runtime.lanes import lane_again
 from noetl_celery.runtime.process import Process, stop_announced
 from noetl_celery.runtime.publish import Publisher
 from noetl_celery.runtime.settle import settle_claims
-from noetl_celery.store import crashes, outbox, rows, runs, signals, workers
+from noetl_celery.store import crashes, outbox, partitions, prune, rows, runs, signals, workers
 from noetl_celery.store.db import execute
 from noetl_celery.store.outbox import Dispatch
 
@@ -29,14 +29,17 @@ log = logging.getLogger(__name__)
 #: rows handled by one statement of a sweep; the next sweep does the rest
 BATCH = 500
 FORGET_WORKERS_SECONDS = 3600.0
+HOUSE_SECONDS = 3600.0
+#: the mark in Redis is over after so many intervals of the sweep
+MARK_SWEEPS = 10
 
 
 def sweep(process: Process, publisher: Publisher) -> bool:
     """One sweep, if it is due. Returns whether it was this call's turn."""
     settings = process.settings
-    if not process.db.run(lambda connection: _my_turn(connection, settings.sweep_seconds)):
+    if not process.db.run(lambda connection: _my_turn(connection, "sweep", settings.sweep_seconds)):
         return False
-    for step in (_wake, _return_crashed, settle_claims, _publish_late):
+    for step in (_wake, _return_crashed, settle_claims, _publish_late, _keep_house):
         try:
             step(process, publisher)
         except NoetlError as error:
@@ -45,18 +48,29 @@ def sweep(process: Process, publisher: Publisher) -> bool:
     return True
 
 
-def _my_turn(connection: Connection, interval: float) -> bool:
-    execute(connection, "INSERT INTO noetl.sweep (name) VALUES ('sweep') ON CONFLICT DO NOTHING")
+def _my_turn(connection: Connection, name: str, interval: float) -> bool:
+    """Is it due? Then the clock is moved on, and nobody else gets this turn."""
+    execute(connection, "INSERT INTO noetl.sweep (name) VALUES (%(name)s) ON CONFLICT DO NOTHING", name=name)
     return bool(
         execute(
             connection,
             """
             UPDATE noetl.sweep SET due_at = clock_timestamp() + %(interval)s * interval '1 second'
-            WHERE name IN (SELECT name FROM noetl.sweep WHERE due_at <= clock_timestamp() FOR UPDATE SKIP LOCKED)
+            WHERE name IN (SELECT name FROM noetl.sweep WHERE name = %(name)s AND due_at <= clock_timestamp()
+                           FOR UPDATE SKIP LOCKED)
             """,
+            name=name,
             interval=interval,
         ).rowcount
     )
+
+
+def _keep_house(process: Process, publisher: Publisher) -> None:
+    """Now and then: the next weeks of events have a place, and nobody is told of what is not there any more."""
+    if process.db.run(lambda connection: _my_turn(connection, "house", HOUSE_SECONDS)):
+        process.db.run(partitions.make)
+        while process.db.run(lambda connection: prune.drop_strays(connection, limit=BATCH)):
+            pass
 
 
 def _publish_late(process: Process, publisher: Publisher) -> None:
@@ -135,11 +149,15 @@ class Sweeper:
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
+        self._try(lambda: self._process.db.run(partitions.make))
         while not self._stop.wait(self._process.settings.sweep_seconds):
             if stop_announced():
                 return
-            try:
-                sweep(self._process, self._publisher)
-            except Exception as error:
-                # The next one tries again: a sweep has no state of its own.
-                log.warning("sweep failed: %s", error, exc_info=not isinstance(error, NoetlError))
+            self._try(lambda: sweep(self._process, self._publisher))
+
+    def _try(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:
+            # The next one tries again: a sweep has no state of its own.
+            log.warning("sweep failed: %s", error, exc_info=not isinstance(error, NoetlError))
