@@ -12,21 +12,28 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util.exc import CommandError
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed, wait_random
 
 from noetl_celery.errors import InputError, ServiceError
 from noetl_celery.settings import Settings
-from noetl_celery.store.db import unreachable
+from noetl_celery.store.db import away, sqlstate
 from noetl_celery.store.tables import SCHEMA
 
 _LOCK = 4_873_220_611
 _UPGRADE_HINT = "run: noetl-celery db upgrade"
+#: how long a change waits for a table; more than PostgreSQL's ``deadlock_timeout`` (1 s), after which an autovacuum
+#: makes room
+LOCK_MS = 2_000
+#: least pause between two tries, and how long they go on
+PAUSE_SECONDS, PATIENCE_SECONDS = 1.0, 60.0
 
 
 def upgrade(settings: Settings, revision: str = "head") -> str:
     """Brings the schema to ``revision``, in one transaction; returns the revision reached. Idempotent.
 
-    Whoever upgrades at the same time waits for its turn and finds nothing to do. Raises ``ServiceError`` for an
-    unreachable server, ``InputError`` for an unknown revision.
+    Whoever upgrades at the same time waits for its turn and finds nothing to do. Work may go on meanwhile: nobody waits
+    longer than two seconds for a table that is still in use. Raises ``ServiceError`` for an unreachable server and for
+    tables that are in use for a minute, ``InputError`` for an unknown revision.
     """
     return _change(settings, lambda config: command.upgrade(config, revision))
 
@@ -64,19 +71,56 @@ def check(settings: Settings) -> None:
 def _change(
     settings: Settings, run: Callable[[Config], None], at_base: Callable[[sa.Connection], None] | None = None
 ) -> str:
-    with _connect(settings) as connection:
-        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        connection.execute(sa.text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
-        config = _config()
-        config.attributes["connection"] = connection
-        try:
-            run(config)
-        except CommandError as error:
-            raise InputError(f"{error}", hint="`noetl-celery db current` shows where the database is") from error
-        reached = _current(connection)
-        if reached is None and at_base is not None:
-            at_base(connection)
-        return reached or "base"
+    """One transaction, tried again while somebody's transaction is in its way.
+
+    It waits only briefly for a table: everybody who wants that table meanwhile waits behind it.
+    """
+
+    def attempt() -> str:
+        with _connect(settings) as connection:
+            # Those who upgrade at the same time wait for each other as long as it takes.
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            connection.execute(sa.text(f"SET LOCAL lock_timeout = {LOCK_MS}"))
+            return _run(connection, run, at_base)
+
+    patience = Retrying(
+        retry=retry_if_exception(_in_the_way),
+        wait=wait_fixed(PAUSE_SECONDS) + wait_random(0, PAUSE_SECONDS),
+        stop=stop_after_delay(PATIENCE_SECONDS),
+        reraise=True,
+    )
+    try:
+        return patience(attempt)
+    except sa.exc.OperationalError as error:
+        raise _busy() from error
+
+
+def _run(
+    connection: sa.Connection, run: Callable[[Config], None], at_base: Callable[[sa.Connection], None] | None
+) -> str:
+    connection.execute(sa.text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+    config = _config()
+    config.attributes["connection"] = connection
+    try:
+        run(config)
+    except CommandError as error:
+        raise InputError(f"{error}", hint="`noetl-celery db current` shows where the database is") from error
+    reached = _current(connection)
+    if reached is None and at_base is not None:
+        at_base(connection)
+    return reached or "base"
+
+
+def _in_the_way(error: BaseException) -> bool:
+    """A lock that we did not get in time, or a deadlock: whoever holds it goes on, and we come back."""
+    return isinstance(error, sa.exc.OperationalError) and sqlstate(error) in ("55P03", "40P01")
+
+
+def _busy() -> ServiceError:
+    return ServiceError(
+        f"the tables of schema `{SCHEMA}` are in use by a transaction that does not end; nothing was changed",
+        hint="find it with: SELECT pid, xact_start, query FROM pg_stat_activity ORDER BY xact_start; then try again",
+    )
 
 
 def _leave_nothing(connection: sa.Connection) -> None:
@@ -94,7 +138,9 @@ def _connect(settings: Settings) -> Iterator[sa.Connection]:
         with engine.begin() as connection:
             yield connection
     except sa.exc.OperationalError as error:
-        raise unreachable(error) from error
+        if _in_the_way(error):
+            raise
+        raise away(error) from error
 
 
 def _current(connection: sa.Connection) -> str | None:
