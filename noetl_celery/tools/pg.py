@@ -21,7 +21,8 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from noetl_celery import hiding
 from noetl_celery.errors import ErrorInfo, ToolError
-from noetl_celery.tools.pg_errors import connect_error, error_info, error_message, tool_error
+from noetl_celery.session import Session
+from noetl_celery.tools.pg_errors import READ_ONLY, connect_error, error_info, error_message, tool_error
 from noetl_celery.tools.pg_types import adapters
 
 __all__ = [
@@ -39,7 +40,7 @@ __all__ = [
     "tool_error",
 ]
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+Connection = Session
 Pool = ConnectionPool[Connection]
 
 CONNECT_TIMEOUT_SECONDS = 10
@@ -186,7 +187,7 @@ class Pools:
 def _open(info: str, settings: PoolSettings) -> Pool:
     return ConnectionPool(
         info,
-        connection_class=psycopg.Connection[tuple[Any, ...]],
+        connection_class=Session,
         # rendered SQL differs from row to row, and poolers in between dislike prepared statements
         kwargs={"autocommit": True, "prepare_threshold": None, "context": adapters()},
         min_size=settings.min_size,
@@ -230,8 +231,10 @@ def set_default_settings(settings: PoolSettings) -> None:
 def connection(
     credential: Mapping[str, Any], settings: PoolSettings | None = None, *, timeout: float | None = None
 ) -> Iterator[Connection]:
-    """Lends a connection in autocommit mode, and takes it back (a broken one, or one in a transaction, is not kept).
+    """Lends a connection in autocommit mode, and takes it back (a broken one, or one in a transaction, is not kept; nor
+    one to a server that takes no writes: there may be another one by now).
 
+    ``timeout``: the seconds that the borrower has. A server that is silent for a little longer is given up.
     Raises ``ToolError`` if there is none: kind ``auth`` or ``connection`` with the server's own words if it cannot
     be reached, ``connection`` and retryable if all are in use for the pool's ``timeout``.
     """
@@ -247,7 +250,12 @@ def connection(
         text = f"no connection became free within {wait:g} seconds (pool of {lender.max_size})"
         raise ToolError(ErrorInfo("connection", text, retryable=True)) from None
     try:
-        yield borrowed
+        with borrowed.patient(timeout):
+            yield borrowed
+    except ToolError as error:
+        if error.info.code == READ_ONLY:
+            borrowed.close()
+        raise
     finally:
         lender.putconn(borrowed)
 
@@ -260,6 +268,6 @@ def connect(info: str, *, timeout: float | None = None) -> Connection:
     """A connection of its own, in autocommit mode. Raises ``ToolError`` with the reason if the server says no."""
     limit = CONNECT_TIMEOUT_SECONDS if timeout is None else max(2, min(CONNECT_TIMEOUT_SECONDS, round(timeout)))
     try:
-        return psycopg.connect(info, autocommit=True, prepare_threshold=None, context=adapters(), connect_timeout=limit)
+        return Session.connect(info, autocommit=True, prepare_threshold=None, context=adapters(), connect_timeout=limit)
     except psycopg.Error as error:
         raise connect_error(error, info) from None

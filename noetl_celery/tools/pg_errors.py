@@ -31,8 +31,13 @@ _KINDS = {
     "57014": "timeout",
     "57P0": "connection",
 }
+#: the server takes no writes: a failover, or an operator's hand
+READ_ONLY = "25006"
 #: classes and codes after which the same statement may well succeed
-_RETRYABLE = ("08", "25P03", "40", "53", "55P03", "57P01", "57P02", "57P03", "57P05")
+_RETRYABLE = (
+    *("08", READ_ONLY, "25P03", "25P04", "40", "53", "55P03"),
+    *("57014", "57P01", "57P02", "57P03", "57P05"),
+)
 _TRACED_STATE = re.compile(rb'^B\t\d+\tErrorResponse\t.*? C "(\w{5})"', re.MULTILINE)
 
 
