@@ -1,22 +1,32 @@
 """The engine's one function: what follows from these signals?
 
 It changes ``state`` in place (the caller loaded it for this purpose and writes it back with the decision), and is
-deterministic but for the ids it draws. The same function runs in production, in tests and in the simulator.
+deterministic: the ids that it draws and the time come from the caller. The same function runs in production, in tests,
+in the simulator, and in ``replay``, which rebuilds an execution from what was written of its turns.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import datetime
 from typing import Any, Literal
 
 from noetl_celery.engine.aggregate import finished, fold
 from noetl_celery.engine.assign import assign, merge_paths, storable
-from noetl_celery.engine.decision import Closing, Decision, Event, Opening, Timer
-from noetl_celery.engine.facts import Facts
-from noetl_celery.engine.loops import due_claims, due_slice, loop_settings, seconds
+from noetl_celery.engine.decision import Closing, Decision, Event, Opening, Reopening, Timer
+from noetl_celery.engine.facts import Closed, Facts
+from noetl_celery.engine.loops import due_again, due_claims, due_slice, loop_settings, seconds
 from noetl_celery.engine.routing import matching_arcs, released, shared_lineage
+from noetl_celery.engine.shapes import (
+    empty_collection,
+    loop_meta,
+    node_type,
+    stage_envelope,
+    template_error,
+    type_name,
+)
 from noetl_celery.engine.state import FINAL, ExecutionState, Signal, StageState, Waiting
 from noetl_celery.errors import TemplateError
 from noetl_celery.playbook.plan import Arc, Plan, StepPlan
@@ -28,25 +38,27 @@ FAILURES_SHOWN = 20
 
 
 def decide(
-    plan: Plan, state: ExecutionState, signals: Sequence[Signal], facts: Facts, new_id: Callable[[], int]
+    plan: Plan, state: ExecutionState, signals: Sequence[Signal], facts: Facts, new_id: Callable[[], int], now: datetime
 ) -> Decision:
     """Takes each signal in order, then lets everything settle: stages end, tokens move on, claims are issued.
 
     Signals about stages that are no longer open are ignored, so a stale note does no harm. An execution that has
-    ended never changes again.
+    ended changes only if it is told to run failed work again. ``now`` is what templates see as the time.
     """
-    turn = _Turn(plan, state, facts, new_id)
-    if state.status in FINAL:
-        return turn.decision
+    turn = _Turn(plan, state, facts, new_id, now)
     for signal in signals:
-        turn.take(signal)
-    turn.settle()
+        if state.status not in FINAL or signal.type == "retry":
+            turn.take(signal)
+    if state.status not in FINAL:
+        turn.settle()
     return turn.decision
 
 
 class _Turn:
-    def __init__(self, plan: Plan, state: ExecutionState, facts: Facts, new_id: Callable[[], int]) -> None:
-        self.plan, self.state, self.facts, self.new_id = plan, state, facts, new_id
+    def __init__(
+        self, plan: Plan, state: ExecutionState, facts: Facts, new_id: Callable[[], int], now: datetime
+    ) -> None:
+        self.plan, self.state, self.facts, self.new_id, self.now = plan, state, facts, new_id, now
         self.decision = Decision()
         self.fresh: dict[str, Any] = {}
         self.fresh_tasks: dict[str, Mapping[str, Any]] = {}
@@ -71,6 +83,8 @@ class _Turn:
                 self.decision.recalls += [stage.stage_id for stage in state.stages.values() if stage.tickets]
             case "resume":
                 state.paused, state.status = False, "RUNNING" if state.status == "PAUSED" else state.status
+            case "retry":
+                self.retry(signal.data.get("step"))
             case _:
                 of = state.stages.get(int(signal.data.get("stage", 0)))
                 if of is not None:
@@ -119,7 +133,7 @@ class _Turn:
         step = self.plan.steps[stage.step]
         if step.loop is not None and step.loop.aggregate:
             fold(stage.aggregate, step.loop.aggregate, self.facts.aggregates(stage, int(data["frame"])))
-        if stage.failed and step.failure_mode == "fail_fast":
+        if data["failed"] and step.failure_mode == "fail_fast":
             self.stop(stage)
 
     def reclaim_due(self, stage: StageState) -> None:
@@ -139,21 +153,64 @@ class _Turn:
             stage.error = dict(error)
         if children:
             self.decision.cancels.append(stage.stage_id)
+        stage.again = None
         if not stage.stopping:
             stage.stopping = True
             self.decision.recalls.append(stage.stage_id)
             self.decision.stops.append(stage.stage_id)
 
+    # -- running failed work again -------------------------------------------------------------------------------
+
+    def retry(self, step: str | None) -> None:
+        """Opens again what failed: without ``step`` the stages that made a FAILED execution fail, with their rows that
+        have no ok outcome; else the last visit of that step, with its failed rows. What is not so is left alone."""
+        state = self.state
+        if step is None:
+            closed = [self.facts.closed(stage_id) for stage_id in state.failed] if state.status == "FAILED" else None
+        else:
+            running = state.cancelling or any(stage.step == step for stage in state.stages.values())
+            closed = None if running else [self.facts.last(step)]
+        if closed is None or None in closed:
+            return
+        again = [stage for stage in closed if stage is not None]
+        state.failed = [] if step is None else [one for one in state.failed if one != again[0].state.stage_id]
+        if not state.failed:
+            state.error = None
+        if state.status in FINAL:
+            state.status = "PAUSED" if state.paused else "RUNNING"
+        self.event("playbook.retried", state.status, context={"step": step})
+        for stage in again:
+            self.reopen(stage, ("FAILED",) if step else ("FAILED", "SKIPPED"))
+
+    def reopen(self, closed: Closed, statuses: tuple[str, ...]) -> None:
+        stage, step = closed.state, self.plan.steps[closed.state.step]
+        if stage.kind != "cursor" and not stage.frames:
+            # It never came to its work: the step is entered anew.
+            self.state.waiting.append(Waiting(stage.step, stage.lineage, stage.previous, closed.args))
+            return
+        stage.stopping = stage.dry = stage.probe = stage.sole = False
+        stage.error = None
+        stage.again = {"statuses": list(statuses), "after": 0}
+        self.state.stages[stage.stage_id] = stage
+        self.decision.reopenings.append(Reopening(stage.stage_id, stage.step, statuses))
+        self.event("step.retried", "RUNNING", stage, context={"statuses": list(statuses)})
+        names = self.names(previous=stage.previous, args=closed.args)
+        self.start_timers(stage, seconds(step.timeout, names, "the step's timeout"))
+
     # -- settling ------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
+        if not self.state.paused:
+            for stage in self.state.stages.values():
+                due = due_again(stage, self.facts)
+                self.decision.reopenings += [due] if due else []
         while self.close_finished() or self.open_released():
             pass
         if not self.state.paused:
             for stage in self.state.stages.values():
                 self.decision.claims += due_claims(stage, self.new_id)
-                due = due_slice(stage)
-                self.decision.slices += [due] if due else []
+                cut = due_slice(stage)
+                self.decision.slices += [cut] if cut else []
         self.end()
 
     def close_finished(self) -> bool:
@@ -164,15 +221,15 @@ class _Turn:
 
     def open_released(self) -> bool:
         state = self.state
-        if state.error is not None or state.cancelling:
+        if state.cancelling:
             state.waiting.clear()
-        group = None if state.paused else released(self.plan, state)
+        # After a failure tokens stay where they are: they go on when the execution is run again.
+        group = None if state.paused or state.error is not None else released(self.plan, state)
         if group is None:
             return False
         if len(self.decision.openings) >= OPENINGS_PER_TURN:
             message = f"{OPENINGS_PER_TURN} steps led to each other without any work; it seems to have no end"
             state.error = {"kind": "endless", "message": message, "step": group[0].step, "task": None}
-            state.waiting.clear()
             return False
         lineage = shared_lineage(state, group)
         state.waiting = [token for token in state.waiting if not any(token is member for member in group)]
@@ -184,7 +241,7 @@ class _Turn:
 
     def end(self) -> None:
         state = self.state
-        if state.stages or state.waiting or state.status == "PENDING":
+        if state.stages or state.status == "PENDING" or (state.waiting and state.error is None):
             return
         if state.cancelling:
             state.status = "CANCELLED"
@@ -216,16 +273,13 @@ class _Turn:
             items = self.items(step, names)
             timeout = seconds(step.timeout, names, "the step's timeout")
         except TemplateError as error:
-            stage.error, stage.stopping, items = _error(error), True, []
+            stage.error, stage.stopping, items = template_error(error), True, []
         if isinstance(items, LazySequence):
             stage.source, stage.total = dict(reference(items) or {}), len(items)
         elif kind != "cursor" and items:
             stage.open_frames = stage.frames = stage.slots = 1
-        if timeout is not None:
-            self.decision.timers.append(Timer("stage.timeout", stage.stage_id, timeout))
-        if step.loop is not None and step.loop.cursor is not None and step.loop.cursor.reclaim is not None:
-            stage.reclaim = True
-            self.reclaim_later(stage)
+        stage.reclaim = step.loop is not None and step.loop.cursor is not None and step.loop.cursor.reclaim is not None
+        self.start_timers(stage, timeout)
         visit = state.visits[step.name] = state.visits.get(step.name, 0) + 1
         state.stages[stage.stage_id] = stage
         self.decision.openings.append(
@@ -244,8 +298,13 @@ class _Turn:
         if kind == "collection" and stage.error is None:
             self.iterator_started(stage, step, items or ())
 
+    def start_timers(self, stage: StageState, timeout: float | None) -> None:
+        if timeout is not None:
+            self.decision.timers.append(Timer("stage.timeout", stage.stage_id, timeout))
+        self.reclaim_later(stage)
+
     def iterator_started(self, stage: StageState, step: StepPlan, items: Sequence[Any]) -> None:
-        iterator = {**_iterator(step), "total_count": len(items), "collection_size": len(items)}
+        iterator = {**loop_meta(step), "total_count": len(items), "collection_size": len(items)}
         tools = [{"name": task.name, "tool": task.kind} for task in step.tasks]
         context = {**iterator, "nested_task": tools[0] if len(tools) == 1 else tools}
         self.event("iterator_started", "RUNNING", stage, context=context, meta={"iterator": iterator})
@@ -266,12 +325,13 @@ class _Turn:
         if isinstance(items, LazySequence):
             return items
         if not isinstance(items, list | tuple):
-            raise TemplateError(f"loop.in must be a list, not {_type_name(items)}")
+            raise TemplateError(f"loop.in must be a list, not {type_name(items)}")
         return list(storable(items, "`loop.in`"))
 
     def close(self, stage: StageState) -> None:
         step = self.plan.steps[stage.step]
         del self.state.stages[stage.stage_id]
+        at_its_end = asdict(stage)
         if self.state.cancelling:
             closing = Closing(stage.stage_id, stage.step, "CANCELLED", None, None, stage.error)
             self.decision.closings.append(replace(closing, ok=stage.ok, failed=stage.failed, frames=stage.frames))
@@ -287,15 +347,12 @@ class _Turn:
             handled = self.route(stage, step, envelope, failed)
         except TemplateError as problem:
             # After a failure its own error is the news, not that `set` could not use what is missing because of it.
-            error = error if failed else _error(problem)
+            error = error if failed else template_error(problem)
             failed, handled = True, False
-        if failed and not handled and self.state.error is None:
-            self.state.error = {
-                "kind": error.get("kind"),
-                "message": error.get("message"),
-                "step": step.name,
-                "task": error.get("task"),
-            }
+        if failed and not handled:
+            self.state.failed.append(stage.stage_id)
+            said = {"kind": error.get("kind"), "message": error.get("message")}
+            self.state.error = self.state.error or {**said, "step": step.name, "task": error.get("task")}
         self.decision.closings.append(
             Closing(
                 stage.stage_id,
@@ -307,6 +364,7 @@ class _Turn:
                 stage.ok,
                 stage.failed,
                 stage.frames,
+                at_its_end,
             )
         )
         self.terminal_event(stage, step, failed, error, envelope["data"])
@@ -319,10 +377,10 @@ class _Turn:
         counts = {"ok": stage.ok, "failed": stage.failed, "frames": stage.frames} if step.loop else None
         if stage.kind == "collection":
             result = {"total_iterations": stage.ok + stage.failed, "successful": stage.ok, "failed": stage.failed}
-            meta = {"iterator": {**_iterator(step), **result}}
+            meta = {"iterator": {**loop_meta(step), **result}}
             self.event("iterator_completed", status, stage, result=result, meta=meta, parent="iterator_started")
         self.event(name, status, stage, result={"error": error} if failed else counts, parent="step.enter")
-        summary = {"has_data": data is not None, "status": status.lower(), "data_type": _type_name(data)}
+        summary = {"has_data": data is not None, "status": status.lower(), "data_type": type_name(data)}
         self.event("step.exit", status, stage, context={"_step_results": {step.name: summary}}, parent="step.enter")
 
     def envelope(self, stage: StageState, step: StepPlan) -> Mapping[str, Any]:
@@ -335,13 +393,13 @@ class _Turn:
             data = {"processed": stage.ok + stage.failed, "ok": stage.ok, "failed": stage.failed}
             data |= {"frames": stage.frames, "failures": self.failures(stage)}
         elif stage.kind == "collection":
-            data = dict(self.facts.collection(stage)) if stage.frames else _empty_collection()
+            data = dict(self.facts.collection(stage)) if stage.frames else empty_collection()
         if step.loop is not None and step.loop.aggregate:
             data["aggregate"] = finished(stage.aggregate, step.loop.aggregate)
         if error is None and stage.failed and step.failure_mode == "fail_fast":
             first: Mapping[str, Any] = next(iter(data.get("failures") or self.failures(stage)), {})
             error = first.get("error") or {"kind": "rows_failed", "message": f"{stage.failed} rows failed"}
-        return _envelope(data, error)
+        return stage_envelope(data, error)
 
     def failures(self, stage: StageState) -> list[Mapping[str, Any]]:
         return list(self.facts.failures(stage, FAILURES_SHOWN)) if stage.failed else []
@@ -383,7 +441,7 @@ class _Turn:
     ) -> Mapping[str, Any]:
         results = ChainMap(self.fresh, self.facts.results)  # type: ignore[arg-type]
         more = dict(extra or {})
-        last: dict[str, Any] = {}
+        last: dict[str, Any] = {"now": lambda: self.now}
         if output is not None:
             more |= {"output": output, "outcome": output}
             last["response"] = output["data"]
@@ -406,28 +464,9 @@ class _Turn:
         if stage is None:
             told = Event(type_, status, node_type="playbook", **parts)
         else:
-            kind = _node_type(self.plan.steps[stage.step])
+            kind = node_type(self.plan.steps[stage.step])
             told = Event(type_, status, stage.step, stage.stage_id, node_type=kind, **parts)
         self.decision.events.append(told)
-
-
-def _node_type(step: StepPlan) -> str:
-    if step.loop is not None:
-        return "loop"
-    return step.tasks[0].kind if len(step.tasks) == 1 else "pipeline" if step.tasks else "router"
-
-
-def _iterator(step: StepPlan) -> dict[str, Any]:
-    return {"iterator_name": step.loop.iterator, "mode": step.loop.mode} if step.loop else {}
-
-
-def _type_name(data: Any) -> str:
-    """The type of a result as NoETL's summaries call it."""
-    if isinstance(data, Mapping):
-        return "dict"
-    if isinstance(data, Sequence) and not isinstance(data, str):
-        return "list"
-    return type(data).__name__
 
 
 def _arguments(arc: Arc, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -440,26 +479,4 @@ def _arguments(arc: Arc, names: Mapping[str, Any]) -> dict[str, Any]:
 
 def _finished(stage: StageState) -> bool:
     none_left = stage.drained if stage.kind == "cursor" else stage.cut >= stage.total
-    return stage.idle and (none_left or stage.stopping)
-
-
-def _envelope(data: Any, error: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {
-        "status": "error" if error else "ok",
-        "data": data,
-        "result": data,
-        "response": data,
-        "error": dict(error or {}),
-        "http": {},
-        "pg": {},
-        "py": {},
-        "meta": {},
-    }
-
-
-def _empty_collection() -> dict[str, Any]:
-    return {"results": [], "data": [], "count": 0, "stats": {"total": 0, "ok": 0, "failed": 0}}
-
-
-def _error(error: Exception) -> dict[str, Any]:
-    return {"kind": "template", "message": str(error), "code": None, "status": None, "retryable": False}
+    return stage.idle and stage.again is None and (none_left or stage.stopping)

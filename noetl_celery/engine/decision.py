@@ -24,6 +24,8 @@ class Event:
     node_type: str | None = None
     #: type of the event of the same stage that this one belongs to
     parent: str | None = None
+    #: the books' own: its context is kept as it is, whatever its size, and it is shown only to who asks for all events
+    book: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,21 @@ class Closing:
     ok: int = 0
     failed: int = 0
     frames: int = 0
+    #: its ``StageState``, to go on with if its rows are run again
+    state: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reopening:
+    """Ended frames of a stage to open again, and the stage with them if it is closed.
+
+    Their rows that ended in one of ``statuses`` are READY as at the beginning.
+    """
+
+    stage_id: int
+    step: str
+    statuses: tuple[str, ...]
+    frames: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -106,6 +123,7 @@ class Decision:
     """Everything that one call of ``decide`` asks for, in the order in which it came up."""
 
     openings: list[Opening] = field(default_factory=list)
+    reopenings: list[Reopening] = field(default_factory=list)
     closings: list[Closing] = field(default_factory=list)
     claims: list[ClaimSpec] = field(default_factory=list)
     slices: list[Slice] = field(default_factory=list)

@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from noetl_celery.engine.state import StageState
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A closed stage: its state at the end, and the arguments that it was entered with."""
+
+    state: StageState
+    args: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A frame that has ended, with rows that are to be run again; it has counted ``ok`` and ``failed`` rows so far."""
+
+    frame_id: int
+    slots: int
+    ok: int
+    failed: int
 
 
 class Facts(Protocol):
@@ -33,3 +52,15 @@ class Facts(Protocol):
 
     def ctx_writes(self, stage: StageState, frame_id: int) -> Sequence[Mapping[str, Any]]:
         """What the rows of a frame wrote to ``ctx``, in row order; each maps dotted paths to values."""
+
+    def closed(self, stage_id: int) -> Closed | None:
+        """A stage that has COMPLETED or FAILED; None if there is no such."""
+
+    def last(self, step: str) -> Closed | None:
+        """The last visit of a step, if that has COMPLETED or FAILED and has frames."""
+
+    def unfinished(self, stage: StageState, statuses: Sequence[str], after: int, limit: int) -> Sequence[Unfinished]:
+        """The next ended frames of a stage, by id from behind ``after``, with rows that ended in one of ``statuses``.
+
+        Its answer changes when those rows are run again: whoever replays a turn must have kept it.
+        """

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from noetl_celery.engine.decision import ClaimSpec, Slice
+from noetl_celery.engine.decision import ClaimSpec, Reopening, Slice
+from noetl_celery.engine.facts import Facts
 from noetl_celery.engine.state import LoopSettings, StageState
 from noetl_celery.errors import TemplateError
 from noetl_celery.playbook.plan import LoopPlan
@@ -45,7 +46,7 @@ def loop_settings(loop: LoopPlan, names: Mapping[str, Any]) -> LoopSettings:
 def due_claims(stage: StageState, new_id: Callable[[], int]) -> list[ClaimSpec]:
     """The claims to issue now, counted into ``stage``; none while the source is dry, drained or at its bound, nor
     while the answer to one is awaited that was to be alone."""
-    if stage.kind != "cursor" or stage.stopping or stage.drained or stage.sole:
+    if stage.kind != "cursor" or stage.stopping or stage.drained or stage.sole or stage.again:
         return []
     if stage.idle:
         # Alone, so that its being empty proves the source empty: no row is at work that could add or return some.
@@ -67,7 +68,7 @@ def due_slice(stage: StageState) -> Slice | None:
     One frame at a time: so the order of a sequence and ``max_in_flight`` hold, and no transaction makes more rows
     than one frame has.
     """
-    if stage.source is None or stage.stopping or stage.open_frames or stage.cut >= stage.total:
+    if stage.source is None or stage.stopping or stage.open_frames or stage.again or stage.cut >= stage.total:
         return None
     rows = min(FRAME_ROWS, stage.total - stage.cut)
     due = Slice(stage.stage_id, stage.step, stage.settings, stage.frames, stage.source, stage.cut, rows)
@@ -76,6 +77,33 @@ def due_slice(stage: StageState) -> Slice | None:
     stage.frames += 1
     stage.slots += 1
     return due
+
+
+def due_again(stage: StageState, facts: Facts) -> Reopening | None:
+    """The frames to open again now, counted into ``stage``: as many as its ``max_in_flight`` has room for."""
+    if stage.again is None:
+        return None
+    statuses = tuple(stage.again["statuses"])
+    free = (stage.settings.max_in_flight if stage.kind == "cursor" else 1) - stage.slots
+    if free <= 0:
+        return None
+    found = facts.unfinished(stage, statuses, stage.again["after"], free)
+    if not found:
+        stage.again = None
+        return None
+    opened = []
+    for frame in found:
+        if frame.slots > free and stage.open_frames:
+            break
+        free -= frame.slots
+        stage.open_frames += 1
+        stage.slots += frame.slots
+        # It tells all its rows once more when it ends.
+        stage.ok -= frame.ok
+        stage.failed -= frame.failed
+        stage.again["after"] = frame.frame_id
+        opened.append(frame.frame_id)
+    return Reopening(stage.stage_id, stage.step, statuses, tuple(opened)) if opened else None
 
 
 def _issue(stage: StageState, new_id: Callable[[], int], *, sole: bool) -> ClaimSpec:

@@ -23,9 +23,10 @@ SignalType = Literal[
     "frame.done",
     "stage.timeout",
     "stage.reclaim",
+    "retry",
 ]
 
-#: statuses in which an execution never changes again
+#: statuses in which an execution changes no more, unless failed work of it is run again
 FINAL: frozenset[str] = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 
 
@@ -35,9 +36,9 @@ class Signal:
 
     ``claim.filled`` {stage, claim, budget, frames, slots, dry}; ``claim.empty`` {stage, claim, budget, sole};
     ``claim.failed`` {stage, claim, budget, error}; ``claim.recalled`` {stage, claim, budget, reclaim}: nobody had
-    taken it;    ``frame.done`` {stage, frame, slots, ok, failed, ctx};
-    ``cancel`` {reason}; ``stage.timeout`` and ``stage.reclaim`` (timers) {stage}; ``start``, ``pause`` and ``resume``
-    carry nothing.
+    taken it; ``frame.done`` {stage, frame, slots, ok, failed, ctx}; ``cancel`` {reason}; ``stage.timeout`` and
+    ``stage.reclaim`` (timers) {stage}; ``retry`` {} or {step}: failed work is to be run again; ``start``, ``pause`` and
+    ``resume`` carry nothing.
     """
 
     type: SignalType
@@ -98,9 +99,16 @@ class StageState:
     source: dict[str, Any] | None = None
     total: int = 0
     cut: int = 0
+    #: rows that are run again: those that ended in one of ``statuses``, in frames with an id above ``after``
+    again: dict[str, Any] | None = None
     #: no new row starts; the stage ends when what runs has ended
     stopping: bool = False
     error: dict[str, Any] | None = None
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> StageState:
+        """A stage from its ``asdict``, also after a round trip through JSON."""
+        return cls(**{**raw, "lineage": tuple(raw["lineage"]), "settings": LoopSettings(**raw["settings"])})
 
     @property
     def idle(self) -> bool:
@@ -130,6 +138,8 @@ class ExecutionState:
     ctx: dict[str, Any] = field(default_factory=dict)
     #: the first failure that no arc handled; its presence means that no new stage starts
     error: dict[str, Any] | None = None
+    #: stages whose failure no arc handled
+    failed: list[int] = field(default_factory=list)
     stages: dict[int, StageState] = field(default_factory=dict)
     waiting: list[Waiting] = field(default_factory=list)
     paused: bool = False
@@ -144,6 +154,7 @@ class ExecutionState:
         return {
             "stages": [asdict(stage) for stage in self.stages.values()],
             "waiting": [asdict(token) for token in self.waiting],
+            "failed": self.failed,
             "paused": self.paused,
             "cancelling": self.cancelling,
             "visits": self.visits,
@@ -152,15 +163,10 @@ class ExecutionState:
     def restore(self, document: Mapping[str, Any]) -> None:
         """Fills this state from a stored ``document`` (empty for an execution that has not started)."""
         for raw in document.get("stages", ()):
-            stage = StageState(
-                **{
-                    **raw,
-                    "lineage": tuple(raw["lineage"]),
-                    "settings": LoopSettings(**raw["settings"]),
-                }
-            )
+            stage = StageState.of(raw)
             self.stages[stage.stage_id] = stage
         self.waiting = [Waiting(**{**raw, "lineage": tuple(raw["lineage"])}) for raw in document.get("waiting", ())]
+        self.failed = list(document.get("failed", ()))
         self.paused = bool(document.get("paused", False))
         self.cancelling = bool(document.get("cancelling", False))
         self.visits = dict(document.get("visits", {}))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 
 from sqlalchemy.engine import Connection
 
-from noetl_celery import faults
-from noetl_celery.engine import decide
+from noetl_celery import faults, hiding
+from noetl_celery.engine.decision import Event
+from noetl_celery.engine.replay import TURN, Turn
 from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import NoetlError
 from noetl_celery.ids import new_id
@@ -49,6 +51,7 @@ def _turn(process: Process, connection: Connection, execution_id: int) -> list[D
     if not inbox.ids:
         return None
     catalog_id, state = locked
+    hiding.learn_workload(execution_id, state.workload)
     try:
         plan = process.plans.get(connection, catalog_id)
     except NoetlError as error:
@@ -56,10 +59,15 @@ def _turn(process: Process, connection: Connection, execution_id: int) -> list[D
         log.error("execution %s cannot be decided here: %s", execution_id, error)
         return None
     facts = TableFacts(connection, execution_id, plan.steps, Limits.of(process.settings))
-    decision = decide(plan, state, inbox.signals, facts, new_id)
+    turn, ended = Turn(inbox.signals, datetime.now(UTC), new_id), state.status in FINAL
+    decision = turn.decide(plan, state, facts)
+    if not ended or state.status not in FINAL:
+        told = Event(TURN, state.status, context=turn.record(state), node_type="playbook", book=True)
+        decision.events.insert(0, told)
     dispatches = decisions.apply(connection, plan, state, decision, process.settings, new_id)
     signals.consume(connection, inbox.ids)
     if state.status in FINAL:
+        signals.drop_timers(connection, execution_id)
         waiting = children.ended(connection, execution_id)
         if waiting is not None:
             dispatches.append(lane_again(process, connection, waiting))

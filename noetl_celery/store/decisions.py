@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from sqlalchemy.engine import Connection
 
-from noetl_celery.engine.decision import Decision, Opening, Slice
+from noetl_celery.engine.decision import Decision, Opening, Reopening, Slice
 from noetl_celery.engine.state import ExecutionState
 from noetl_celery.playbook.plan import Plan
 from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings
-from noetl_celery.store import children, claims, events, executions, frames, outbox, signals, stages
+from noetl_celery.store import children, claims, events, executions, frames, outbox, reopen, signals, stages
 from noetl_celery.store.outbox import Dispatch
 
 
@@ -39,6 +39,8 @@ def apply(
     for opening in decision.openings:
         if opening.items:
             dispatches.append(_open_frame(connection, plan, execution_id, opening, settings, new_id()))
+    for again_opened in decision.reopenings:
+        dispatches += _reopen(connection, plan, execution_id, again_opened, settings)
     for cut in decision.slices:
         dispatches.append(_open_frame(connection, plan, execution_id, cut, settings, new_id()))
     stages.close_stages(connection, decision.closings)
@@ -62,6 +64,23 @@ def apply(
     stages.count(connection, state.stages.values())
     events.append(connection, execution_id, decision.events)
     executions.save(connection, state, decision)
+    return dispatches
+
+
+def _reopen(
+    connection: Connection, plan: Plan, execution_id: int, reopening: Reopening, settings: Settings
+) -> list[Dispatch]:
+    reopen.reopen_stage(connection, reopening.stage_id)
+    if not reopening.frames:
+        return []
+    queue = body_queue(plan, reopening.step, settings)
+    place = execution_id, reopening.stage_id
+    dispatches = []
+    for frame in reopen.reopen_frames(connection, reopening.frames, reopening.statuses):
+        lanes = tuple(range(frame["lanes"]))
+        again = settings.republish_seconds
+        outbox.add_lanes(connection, *place, frame["frame_id"], lanes, queue, delay_seconds=again)
+        dispatches.append(Dispatch("lanes", *place, frame["frame_id"], lanes, queue))
     return dispatches
 
 

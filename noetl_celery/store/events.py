@@ -11,12 +11,13 @@ from psycopg.types.json import Jsonb
 from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
+from noetl_celery.engine.replay import TURN
+from noetl_celery.hiding import hidden
 from noetl_celery.store.db import every, execute
 
 _SECRET = re.compile(r"passw|secret|token|api_?key|credential|authorization|private_?key|\bdsn\b", re.IGNORECASE)
 MESSAGE_LIMIT = 500
 VALUE_LIMIT = 10_000
-
 #: nothing of an execution happened before it: older partitions need not be looked at
 _SINCE = "created_at >= (SELECT created_at FROM noetl.execution WHERE execution_id = %(execution)s)"
 #: written only where it is asked for: it concerns many partitions, the insert itself one
@@ -25,6 +26,7 @@ _PARENT = f"""
         SELECT max(p.event_id) FROM noetl.event p
         WHERE p.execution_id = %(execution)s AND p.stage_id = e.stage AND p.event_type = e.parent AND p.{_SINCE}) END
 """
+
 
 def append(
     connection: Connection,
@@ -56,7 +58,7 @@ def _line(event: Event) -> dict[str, Any]:
         "kind": event.node_type,
         "parent": event.parent,
         "result": bounded(event.result),
-        "context": bounded(sanitised(event.context)),
+        "context": storable(event.context) if event.book else bounded(sanitised(event.context)),
         "meta": bounded(event.meta),
     }
 
@@ -85,18 +87,31 @@ def _insert(connection: Connection, execution_id: int, frame_id: int | None, lin
 
 
 def read(connection: Connection, execution_id: int, *, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
-    """Events of an execution with an id above ``after``, oldest first, at most ``limit``."""
+    """Events of an execution with an id above ``after``, oldest first, at most ``limit``; none of the books' own."""
     return every(
         connection,
         f"""
         SELECT event_id, execution_id, parent_event_id, parent_execution_id, event_type, node_name, node_type, stage_id,
                frame_id, status, duration, context, result, meta, created_at
         FROM noetl.event WHERE execution_id = %(execution)s AND event_id > %(after)s AND {_SINCE}
+          AND event_type <> '{TURN}'
         ORDER BY event_id LIMIT %(limit)s
         """,
         execution=execution_id,
         after=after,
         limit=limit,
+    )
+
+
+def turns(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
+    """The records of an execution's turns, oldest first: ``{event_id, record}``."""
+    return every(
+        connection,
+        f"""
+        SELECT event_id, context AS record FROM noetl.event
+        WHERE execution_id = %(execution)s AND event_type = '{TURN}' AND {_SINCE} ORDER BY event_id
+        """,
+        execution=execution_id,
     )
 
 
@@ -115,25 +130,36 @@ def sanitised(value: Any) -> Any:
 
 
 def bounded(value: Any) -> Any:
-    """Cuts error messages at 500 characters and replaces large values by their size: events stay small.
+    """Hides secrets, cuts error messages at 500 characters and replaces large values by their size: events stay small.
 
     Text and numbers that ``jsonb`` cannot keep are replaced: an event must not undo the decision that it tells of.
     """
     if isinstance(value, Mapping):
         return {
-            plain(str(key)): plain(item[:MESSAGE_LIMIT])
+            plain(str(key)): plain(hidden(item)[:MESSAGE_LIMIT])
             if key == "message" and isinstance(item, str)
             else bounded(item)
             for key, item in value.items()
         }
     if isinstance(value, str):
-        return plain(value) if len(value) <= VALUE_LIMIT else {"_truncated": True, "_size": len(value)}
+        return plain(hidden(value)) if len(value) <= VALUE_LIMIT else {"_truncated": True, "_size": len(value)}
     if isinstance(value, list | tuple):
         size = len(str(value))
         return [bounded(item) for item in value] if size <= VALUE_LIMIT else {"_truncated": True, "_size": size}
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def storable(value: Any) -> Any:
+    """The same as far as ``jsonb`` can keep it."""
+    if isinstance(value, Mapping):
+        return {plain(str(key)): storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(item) for item in value]
+    if isinstance(value, str):
+        return plain(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def plain(text: str) -> str:

@@ -9,6 +9,7 @@ from psycopg.types.json import Json
 from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Closing, Opening
+from noetl_celery.engine.facts import Closed, Unfinished
 from noetl_celery.engine.state import StageState
 from noetl_celery.store.db import every, execute, json_value, one
 from noetl_celery.store.loaders import Limits
@@ -45,8 +46,8 @@ def close_stages(connection: Connection, closings: Iterable[Closing]) -> None:
             connection,
             """
             UPDATE noetl.stage SET status = %(status)s, result = %(result)s, task_results = %(tasks)s,
-                   error = %(error)s, ok_rows = %(ok)s, failed_rows = %(failed)s, frames = %(frames)s,
-                   closed_at = clock_timestamp()
+                   error = %(error)s, state = %(state)s, ok_rows = %(ok)s, failed_rows = %(failed)s,
+                   frames = %(frames)s, closed_at = clock_timestamp()
             WHERE stage_id = %(stage)s AND status = 'OPEN'
             """,
             stage=closing.stage_id,
@@ -55,6 +56,7 @@ def close_stages(connection: Connection, closings: Iterable[Closing]) -> None:
             result=Json(document(closing.result)),
             tasks=json_value(_documents(closing.task_results)),
             error=json_value(closing.error),
+            state=json_value(closing.state),
             ok=closing.ok,
             failed=closing.failed,
             frames=closing.frames,
@@ -187,7 +189,7 @@ class TableFacts:
         self, connection: Connection, execution_id: int, steps: Iterable[str], limits: Limits | None = None
     ) -> None:
         steps = frozenset(steps)
-        self._connection = connection
+        self._connection, self._execution_id = connection, execution_id
         self._limits = limits or Limits()
         self._opener = Opener.within(connection, self._limits)
         self.results: Mapping[str, Any] = Results(connection, execution_id, steps, self._opener)
@@ -249,3 +251,46 @@ class TableFacts:
 
     def ctx_writes(self, stage: StageState, frame_id: int) -> Sequence[Mapping[str, Any]]:
         return frame_ctx(self._connection, frame_id)
+
+    def closed(self, stage_id: int) -> Closed | None:
+        return _closed(
+            one(
+                self._connection,
+                "SELECT status, state, args FROM noetl.stage WHERE stage_id = %(stage)s",
+                stage=stage_id,
+            )
+        )
+
+    def last(self, step: str) -> Closed | None:
+        row = one(
+            self._connection,
+            """
+            SELECT status, state, args, frames FROM noetl.stage
+            WHERE execution_id = %(execution)s AND step_name = %(step)s ORDER BY visit DESC LIMIT 1
+            """,
+            execution=self._execution_id,
+            step=step,
+        )
+        return _closed(row) if row and row["frames"] else None
+
+    def unfinished(self, stage: StageState, statuses: Sequence[str], after: int, limit: int) -> list[Unfinished]:
+        rows = every(
+            self._connection,
+            """
+            SELECT frame_id, slots, ok_rows * weight AS ok, failed_rows * weight AS failed FROM noetl.frame f
+            WHERE stage_id = %(stage)s AND frame_id > %(after)s AND status = 'COMPLETED' AND ok_rows < rows
+              AND EXISTS (SELECT FROM noetl.row r WHERE r.frame_id = f.frame_id AND r.status = ANY(%(statuses)s))
+            ORDER BY frame_id LIMIT %(limit)s
+            """,
+            stage=stage.stage_id,
+            statuses=list(statuses),
+            after=after,
+            limit=limit,
+        )
+        return [Unfinished(**row) for row in rows]
+
+
+def _closed(row: Mapping[str, Any] | None) -> Closed | None:
+    if row is None or row["status"] not in ("COMPLETED", "FAILED") or row["state"] is None:
+        return None
+    return Closed(StageState.of(row["state"]), row["args"])

@@ -22,7 +22,7 @@ SOURCES = Path(model.__file__).parents[1]
 EVENT = re.compile(
     r"(playbook|step|loop|frame|cursor\.item|task|claim|next)\.[a-z]+|(iterator|iteration|retry_[a-z]+)_(started|completed)|retry_scheduled"
 )
-SIGNALS = {"claim.filled", "claim.empty", "claim.failed", "frame.done"}
+SIGNALS = {"claim.filled", "claim.empty", "claim.failed", "claim.recalled", "frame.done"}
 
 
 def codes(example: Example) -> Iterator[tuple[str, str]]:

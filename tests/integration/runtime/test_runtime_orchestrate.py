@@ -12,6 +12,7 @@ from world import World, in_thread, wait_for
 
 from noetl_celery import faults
 from noetl_celery.engine import decide as real_decide
+from noetl_celery.engine import replay
 from noetl_celery.runtime import orchestrate as module
 from noetl_celery.settings import Settings
 from noetl_celery.store import executions, signals
@@ -35,7 +36,7 @@ def decisions(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         made.append([signal.type for signal in given])
         return real_decide(plan, state, given, *rest)
 
-    monkeypatch.setattr(module, "decide", decide)
+    monkeypatch.setattr(replay, "decide", decide)
     return made
 
 
@@ -50,7 +51,7 @@ def test_whoever_finds_the_execution_locked_leaves_and_its_signal_is_seen(
         assert go_on.wait(10)
         return real_decide(*arguments)
 
-    monkeypatch.setattr(module, "decide", decide)
+    monkeypatch.setattr(replay, "decide", decide)
     with in_thread(world.orchestrate, execution):
         assert deciding.wait(10)
         world.do(signals.add, execution, "cancel", **AGAIN)
@@ -91,7 +92,7 @@ def test_after_its_passes_the_rest_is_left_to_a_fresh_message(world: World, monk
         world.do(signals.add, execution, "resume", **AGAIN)
         return real_decide(*arguments)
 
-    monkeypatch.setattr(module, "decide", decide)
+    monkeypatch.setattr(replay, "decide", decide)
     world.publisher.sent.clear()
     assert world.orchestrate(execution) == 3
     assert execution in world.publisher.sent

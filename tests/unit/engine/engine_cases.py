@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from engine_playbooks import compiled
 
-from noetl_celery.engine import Decision, ExecutionState, Signal, StageState, decide
+from noetl_celery.engine import Decision, ExecutionState, Signal, StageState
+from noetl_celery.engine.facts import Closed, Unfinished
+from noetl_celery.engine.replay import Turn, replay
 
 TERMINAL = ("step.done", "loop.done", "step.failed")
 
@@ -25,6 +29,8 @@ class KnownFacts:
         self.collections: dict[int, list[Any]] = {}
         self.failed: dict[int, list[Mapping[str, Any]]] = {}
         self.ctx: dict[int, Sequence[Mapping[str, Any]]] = {}
+        self.ended: dict[int, Closed] = {}
+        self.unfinished_frames: list[Unfinished] = []
 
     def single(self, stage: StageState) -> Mapping[str, Any]:
         return self.singles[stage.stage_id]
@@ -43,6 +49,16 @@ class KnownFacts:
     def ctx_writes(self, stage: StageState, frame_id: int) -> Sequence[Mapping[str, Any]]:
         return self.ctx.get(frame_id, [])
 
+    def closed(self, stage_id: int) -> Closed | None:
+        return copy.deepcopy(self.ended.get(stage_id))
+
+    def last(self, step: str) -> Closed | None:
+        ended = (closed for closed in reversed(self.ended.values()) if closed.state.step == step)
+        return copy.deepcopy(next(ended, None))
+
+    def unfinished(self, stage: StageState, statuses: Sequence[str], after: int, limit: int) -> list[Unfinished]:
+        return [frame for frame in self.unfinished_frames if frame.frame_id > after][:limit]
+
 
 def envelope(data: Any = None, error: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What the store says of a single stage's row."""
@@ -60,6 +76,7 @@ class Told:
         self.facts = KnownFacts()
         self.new_id = itertools.count(100).__next__
         self.decisions: list[Decision] = []
+        self.args: dict[int, dict[str, Any] | None] = {}
         if start:
             self.tell("start")
 
@@ -70,8 +87,18 @@ class Told:
         document, ctx = json.loads(json.dumps(self.state.document())), json.loads(json.dumps(self.state.ctx))
         state = ExecutionState(1, self.state.status, self.plan.workload, ctx, self.state.error)
         state.restore(document)
-        decision = decide(self.plan, state, signals, self.facts, self.new_id)
+        again = copy.deepcopy(state)
+        turn = Turn(signals, datetime(2026, 1, 1, tzinfo=UTC), self.new_id)
+        decision = turn.decide(self.plan, state, self.facts)
+        record = json.loads(json.dumps(turn.record(state)))
+        assert replay(self.plan, again, record, self.facts) == decision
+        assert again == state
+        for opening in decision.openings:
+            self.args[opening.stage_id] = None if opening.args is None else dict(opening.args)
         for closing in decision.closings:
+            if closing.state is not None:
+                at_its_end = StageState.of(json.loads(json.dumps(closing.state)))
+                self.facts.ended[closing.stage_id] = Closed(at_its_end, self.args[closing.stage_id])
             if closing.status != "CANCELLED":
                 self.facts.results[closing.step] = closing.result
         self.state = state

@@ -56,7 +56,7 @@ class Checks:
         self.stopped |= {frame.frame_id for stage in decision.stops for frame in tables.frames_of(stage, "RUNNING")}
         if state.status in FINAL:
             assert not state.stages
-            assert not state.waiting
+            assert not state.waiting or state.status == "FAILED"
         if self.paused or self.cancelled or self.before.error is not None:
             assert not decision.openings
         if self.paused or self.cancelled:
@@ -67,8 +67,8 @@ class Checks:
         self.bounds()
 
     def tokens(self, state: ExecutionState) -> None:
-        """A token waits only for a reason: another of its fan-out can still reach its step, or a pause."""
-        if state.paused:
+        """A token waits only for a reason: another of its fan-out can still reach its step, a pause, a failure."""
+        if state.paused or state.error is not None:
             return
         for token in state.waiting:
             assert not token.back, f"a back edge to {token.step} is held"

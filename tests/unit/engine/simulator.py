@@ -12,6 +12,7 @@ import json
 import random
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from engine_checks import Checks
@@ -22,6 +23,7 @@ from engine_tables import Claim, Frame, Note, Row, RunOf, Stage, TableFacts, Tab
 
 from noetl_celery.engine import Decision, ExecutionState, Pipeline, Position, Run, decide
 from noetl_celery.engine.pipeline import Call
+from noetl_celery.engine.replay import Turn, replay
 from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import LeaseLost
 from noetl_celery.playbook import Plan
@@ -30,6 +32,7 @@ from noetl_celery.template import scope
 Message = tuple[Any, ...]
 Handler = Generator[None, None, None]
 ORCHESTRATE: Message = ("orchestrate",)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WORKERS = 3
 
 
@@ -209,10 +212,13 @@ class World:
         """Decides and writes, in one transaction."""
         signals = [note.signal for note in inbox]
         if self.random.random() < 0.1:  # once in a while the transaction fails and everything is decided again
-            decide(self.plan, self.state(), signals, TableFacts(self.tables), itertools.count(-1, -1).__next__)
-        state = self.state()
+            decide(self.plan, self.state(), signals, TableFacts(self.tables), itertools.count(-1, -1).__next__, NOW)
+        state, again = self.state(), self.state()
         self.checks.before_turn(state, signals)
-        decision = decide(self.plan, state, signals, TableFacts(self.tables), self.tables.new_id)
+        facts = TableFacts(self.tables)
+        turn = Turn(signals, NOW, self.tables.new_id)
+        decision = turn.decide(self.plan, state, facts)
+        assert replay(self.plan, again, json.loads(json.dumps(turn.record(state))), facts) == decision
         messages = self.apply(decision)
         for note in inbox:
             del self.tables.notes[note.note_id]

@@ -164,7 +164,7 @@ def test_the_state_is_the_same_after_a_round_trip_through_its_document() -> None
     stage = StageState(
         4, "a", "cursor", (1, 2), "before", settings, claims=2, tickets=1, sole=True, dry=True, error={"k": 1}
     )
-    state = ExecutionState(1, "PAUSED", {"w": 1}, {"c": 2}, {"kind": "bad"}, {4: stage})
+    state = ExecutionState(1, "PAUSED", {"w": 1}, {"c": 2}, {"kind": "bad"}, [3], {4: stage})
     state.waiting = [Waiting("b", (1,), "a", {"x": [1]}, back=True), Waiting("c", ())]
     state.paused, state.cancelling, state.visits = True, True, {"a": 2}
     restored = ExecutionState(1, "PAUSED", {"w": 1}, {"c": 2}, {"kind": "bad"})
