@@ -16,11 +16,12 @@ import httpx
 from noetl_celery import hiding
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.tools import http_request as ask
+from noetl_celery.tools import http_time
 from noetl_celery.tools.base import Reply, ToolCall
 from noetl_celery.tools.http_reply import brief_url, parse_body, shown_url, status_error, transport_error
 from noetl_celery.tools.keys import Complaint, bad_config, check_seconds, is_template, one_of, unknown_keys
+from noetl_celery.tools.limits import limits
 
-DEFAULT_MAX_BODY_BYTES = 64 * 1024 * 1024
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
 _KNOWN = frozenset(
@@ -40,24 +41,21 @@ class _Request:
     request: httpx.Request
     auth: ask.Authorization
     follow_redirects: bool
-    deadline: float | None
-
-    def out_of_time(self) -> bool:
-        return self.deadline is not None and time.monotonic() >= self.deadline
 
 
 class HttpTool:
     """Sends a request; the result is ``{status_code, headers, url, body, data}``, a status of 400 or more an error.
 
     One client per process (and one for requests that do not verify certificates) keeps connections alive. Cookies are
-    not kept: executions share the client. A response larger than ``max_body_bytes`` is an error.
+    not kept: executions share the client. A body larger than ``max_body_bytes`` (as large as a result may be, if not
+    given) is an error, and the rest of it is not read.
     """
 
     kind = "http"
     raw_keys: frozenset[str] = frozenset()
     keys: frozenset[str] = _KNOWN
 
-    def __init__(self, *, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> None:
+    def __init__(self, *, max_body_bytes: int | None = None) -> None:
         self._max_body_bytes = max_body_bytes
         self._clients: dict[tuple[int, bool], httpx.Client] = {}
         self._lock = threading.Lock()
@@ -79,15 +77,15 @@ class HttpTool:
     def run(self, call: ToolCall) -> Any:
         """The result of the request. Raises ``ToolError``, see :mod:`noetl_celery.tools.http_reply` for its kinds."""
         client = self._client(ask.flag(call.config, "verify_ssl", True))
-        prepared = _prepare(client, call)
-        if prepared.out_of_time():
-            raise ToolError(ErrorInfo("timeout", "the time of this task was over before its request was sent"))
+        deadline = ask.deadline_of(call.config, call.deadline)
+        prepared = _prepare(client, call, deadline)
         try:
-            response = _send(client, prepared)
-            try:
-                content = self._read(response, prepared)
-            finally:
-                response.close()
+            with http_time.until(deadline):
+                response = _send(client, prepared)
+                try:
+                    content = self._read(response, prepared)
+                finally:
+                    response.close()
         except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
             raise transport_error(error, prepared.request.method, prepared.request.url) from None
         return _reply(response, content, prepared)
@@ -114,28 +112,28 @@ class HttpTool:
 
     def _read(self, response: httpx.Response, prepared: _Request) -> bytes:
         chunks: list[bytes] = []
-        size = 0
+        size, most = 0, self._max_body_bytes or limits().output_bytes
         for chunk in response.iter_bytes():
             size += len(chunk)
-            if size > self._max_body_bytes:
-                where = brief_url(prepared.request.url)
-                text = f"{prepared.request.method} {where}: the response is larger than {self._max_body_bytes} bytes"
+            if size > most:
+                where = f"{prepared.request.method} {brief_url(prepared.request.url)}"
+                hint = "" if self._max_body_bytes else " (NOETL_RESULT_MAX_BYTES)"
+                text = f"{where}: the response is larger than {most} bytes{hint}"
                 raise ToolError(ErrorInfo("too_large", text, status=response.status_code))
-            if prepared.out_of_time():
-                raise httpx.ReadTimeout("", request=prepared.request)
             chunks.append(chunk)
         return b"".join(chunks)
 
 
 def _new_client(verify: bool) -> httpx.Client:
     no_cookies = CookieJar(policy=DefaultCookiePolicy(allowed_domains=[]))
-    return httpx.Client(
+    client = httpx.Client(
         verify=verify,
         limits=_LIMITS,
         cookies=no_cookies,
         headers={"User-Agent": "noetl-celery"},
         event_hooks={"request": [_keep_secrets_at_home]},
     )
+    return http_time.bounded(client)
 
 
 def _keep_secrets_at_home(request: httpx.Request) -> None:
@@ -150,7 +148,7 @@ def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
 
-def _prepare(client: httpx.Client, call: ToolCall) -> _Request:
+def _prepare(client: httpx.Client, call: ToolCall, deadline: float) -> _Request:
     config = call.config
     method = str(config.get("method") or "GET").upper()
     if method not in METHODS:
@@ -163,19 +161,17 @@ def _prepare(client: httpx.Client, call: ToolCall) -> _Request:
     headers |= body.pop("headers", {})
     headers |= auth.headers
     params = [*ask.params_of(config.get("params")), *auth.params.items()]
-    limits = ask.timeouts_of(config)
-    if call.deadline is not None:
-        remaining = max(0.001, call.deadline - time.monotonic())
-        limits = {phase: min(limit, remaining) for phase, limit in limits.items()}
+    remaining = max(0.001, deadline - time.monotonic())
+    timeouts = {phase: min(limit, remaining) for phase, limit in ask.timeouts_of(config).items()}
     try:
         url = httpx.URL(ask.url_of(config))
         # httpx replaces the URL's own query by any ``params``
         url = url.copy_merge_params(httpx.QueryParams([*url.params.multi_items(), *params])) if params else url
-        extensions = {"timeout": limits, "noetl": (_origin(url), tuple(auth.headers))}
+        extensions = {"timeout": timeouts, "noetl": (_origin(url), tuple(auth.headers))}
         request = client.build_request(method, url, headers=headers, extensions=extensions, **body)
     except (httpx.InvalidURL, UnicodeError, ValueError) as error:
         raise ToolError(ErrorInfo("client_error", f"the request cannot be made: {error}")) from None
-    return _Request(request, auth, ask.flag(config, "follow_redirects", True), call.deadline)
+    return _Request(request, auth, ask.flag(config, "follow_redirects", True))
 
 
 def _send(client: httpx.Client, prepared: _Request) -> httpx.Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ BODY_KEYS = ("json", "body", "payload", "data", "form")
 URL_KEYS = ("url", "endpoint")
 PHASES = ("connect", "read", "write", "pool")
 DEFAULT_TIMEOUT_SECONDS = 30.0
+DEFAULT_TOTAL_SECONDS = 300.0
 _TOKEN_KEYS = ("token", "access_token", "bearer_token", "bearer")
 _VALUE_KEYS = ("value", "key", "api_key", "token", "password")
 _HEADER_KEYS = ("header", "header_name", "key_name")
@@ -118,15 +120,26 @@ def _form(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def timeouts_of(config: Mapping[str, Any]) -> dict[str, float]:
     """Seconds for each of connect, read, write and pool (waiting for a free connection)."""
-    given = config.get("timeout")
-    if is_blank(given):
-        given = config.get("timeout_seconds")
+    given = _timeout(config)
     if not isinstance(given, Mapping):
         return dict.fromkeys(PHASES, seconds(given, "timeout") or DEFAULT_TIMEOUT_SECONDS)
     unknown = [str(key) for key in given if key not in PHASES]
     if unknown:
         raise bad_config(f"`timeout` has no part `{unknown[0]}`; it has {', '.join(PHASES)}")
     return {phase: seconds(given.get(phase), f"timeout.{phase}") or DEFAULT_TIMEOUT_SECONDS for phase in PHASES}
+
+
+def deadline_of(config: Mapping[str, Any], deadline: float | None) -> float:
+    """When the whole request has to have ended: a ``timeout`` that is a number counts for all of it."""
+    given = _timeout(config)
+    own = None if isinstance(given, Mapping) else seconds(given, "timeout")
+    end = time.monotonic() + (own or DEFAULT_TOTAL_SECONDS)
+    return end if deadline is None else min(end, deadline)
+
+
+def _timeout(config: Mapping[str, Any]) -> Any:
+    given = config.get("timeout")
+    return config.get("timeout_seconds") if is_blank(given) else given
 
 
 def flag(config: Mapping[str, Any], key: str, default: bool) -> bool:

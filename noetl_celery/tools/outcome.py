@@ -24,11 +24,14 @@ def run_tool(tool: Tool, call: ToolCall, *, clock: Callable[[], float] = time.mo
     Data is JSON-safe in the outcome: a value without a JSON form makes an error of kind ``result_type`` that names
     it. ``ToolError`` becomes its info and extras; a template of a credential that cannot be rendered is kind
     ``template``; anything else is a bug of the tool, kind ``internal``, and logged. ``meta.duration`` is in seconds.
+    Nothing is run once ``call.deadline`` has passed: kind ``timeout``.
     What comes with an error (data, ``http``, ``pg``, ``py``) is hidden as its message is; data of a success is data.
     """
     hiding.learn_named(call.config)
     started = clock()
     try:
+        if call.deadline is not None and started >= call.deadline:
+            raise ToolError(ErrorInfo("timeout", "the time of the step was over before this task began"))
         outcome = _succeeded(tool.run(call))
     except ToolError as error:
         outcome = _failed(error)

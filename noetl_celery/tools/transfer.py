@@ -20,6 +20,9 @@ from noetl_celery.tools.transfer_duckdb import DuckdbSource, DuckdbTarget
 from noetl_celery.tools.transfer_postgres import PostgresSource, PostgresTarget, limit
 from noetl_celery.tools.transfer_rows import Group, Row, Shape, rows_of
 
+#: rows that an http source may send; they are written, and no result
+MOST_HTTP_BYTES = 64 * 1024 * 1024
+
 
 class Source(Protocol):
     """Where rows come from, a chunk of at most ``size`` at a time. Raises ``ToolError``."""
@@ -66,7 +69,7 @@ class TransferTool:
     raw_keys: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
-        self._http = HttpTool()
+        self._http = HttpTool(max_body_bytes=MOST_HTTP_BYTES)
 
     def check(self, config: Mapping[str, Any]) -> Sequence[Complaint]:
         """Kinds and keys of both ends, modes, the table's name, SQL that cannot work."""

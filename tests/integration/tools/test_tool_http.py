@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import socket
@@ -15,8 +16,10 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from noetl_celery.outcome import Outcome
+from noetl_celery.tools import http_request
 from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.http import HttpTool
+from noetl_celery.tools.limits import Limits, limits, set_limits
 from noetl_celery.tools.outcome import run_tool
 
 
@@ -25,6 +28,7 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     connections: set[Any]
     release: threading.Event
+    sent = 0
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -56,6 +60,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(int(route.removeprefix("status/")), b'{"why": "so"}', Content_Type="application/json", **extra)
         elif route == "body":
             self.answer(200, bytes.fromhex(query["hex"]), Content_Type=query.get("type", ""))
+        elif route == "deep":
+            depth = int(query["depth"])
+            self.answer(int(query["status"]), b"[" * depth + b"]" * depth, Content_Type="application/json")
         elif route == "zip":
             self.answer(200, gzip.compress(b"x" * 2_000_000), Content_Encoding="gzip", Content_Type="text/plain")
         elif route == "redirect":
@@ -69,6 +76,19 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             while not type(self).release.wait(0.05):
                 self.wfile.write(b".")
+        elif route == "drip-head":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+            while not type(self).release.wait(0.05):
+                self.wfile.write(b".")
+            self.close_connection = True
+        elif route == "endless":
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while not type(self).release.is_set():
+                    self.wfile.write(b"x" * 65536)
+                    type(self).sent += 65536
+            self.close_connection = True
         elif route == "last":
             # keeps the connection alive in words, and closes it all the same
             self.answer(200, b"{}")
@@ -285,6 +305,10 @@ def test_a_kept_connection_that_the_server_closed_is_no_error(run: Run, api: str
         ("hang", {"timeout": {"connect": 5, "read": 0.2}}),
         ("hang", {"deadline": 0.2}),
         ("drip", {"deadline": 0.2}),  # a limit per read would not end it
+        ("drip", {"timeout": 0.2}),
+        ("drip-head", {"timeout": 0.2}),
+        ("drip-head", {"timeout_seconds": 0.2}),
+        ("drip-head", {"deadline": 0.2, "timeout": {"read": 5}}),
     ],
 )
 def test_timeouts(run: Run, api: str, route: str, config: dict[str, Any]) -> None:
@@ -294,6 +318,55 @@ def test_timeouts(run: Run, api: str, route: str, config: dict[str, Any]) -> Non
     assert outcome.error is not None
     assert (outcome.error.kind, outcome.error.retryable) == ("timeout", True)
     assert outcome.meta["duration"] < 5
+
+
+def test_the_time_of_a_request_counts_behind_a_proxy_too(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", api)
+    monkeypatch.setenv("NO_PROXY", "")
+    tool = HttpTool()
+    call = ToolCall({"url": "http://192.0.2.1/drip-head", "timeout": 0.3}, {}, lambda name: {}, print, {})
+    outcome = run_tool(tool, call)
+    tool.close()
+    assert outcome.error is not None
+    assert outcome.error.message == "GET http://192.0.2.1/drip-head: timed out (read)"
+    assert SERVERS[api].connections, "it did not go through the proxy"
+
+
+def test_a_request_without_a_limit_has_one(run: Run, api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_request, "DEFAULT_TOTAL_SECONDS", 0.3)
+    outcome = run(f"{api}/drip")
+    assert outcome.error is not None
+    assert outcome.error.kind == "timeout"
+
+
+def test_what_is_too_large_is_not_read_to_its_end(run: Run, api: str) -> None:
+    outcome = run(f"{api}/endless")
+    assert outcome.error is not None
+    assert outcome.error.kind == "too_large"
+    assert SERVERS[api].sent < 50_000_000
+
+
+def test_a_body_may_be_as_large_as_a_result(api: str) -> None:
+    before = limits()
+    tool = HttpTool()
+    try:
+        set_limits(Limits(output_bytes=100_000))
+        outcome = run_tool(tool, ToolCall({"url": f"{api}/endless"}, {}, lambda name: {}, print, {}))
+    finally:
+        set_limits(before)
+        tool.close()
+    assert outcome.error is not None
+    assert outcome.error.message.endswith("larger than 100000 bytes (NOETL_RESULT_MAX_BYTES)")
+
+
+@pytest.mark.parametrize(("status", "kind"), [(200, "result_type"), (500, "server_error")])
+@pytest.mark.parametrize("depth", [190, 500, 900, 10_000])
+def test_deep_bodies(run: Run, api: str, status: int, kind: str, depth: int) -> None:
+    outcome = run(f"{api}/deep?depth={depth}&status={status}")
+    if outcome.error is None:
+        assert depth < 200 or isinstance(outcome.data["body"], str), "what cannot be parsed is text"
+    else:
+        assert outcome.error.kind == kind, outcome.error
 
 
 def test_a_request_that_is_too_late_is_not_sent(run: Run, api: str) -> None:
