@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
+from alembic.script import Script, ScriptDirectory
 from alembic.util.exc import CommandError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed, wait_random
 
@@ -51,9 +51,12 @@ def current(settings: Settings) -> str | None:
 
 def head() -> str:
     """The revision that this version of the package needs."""
-    revision = ScriptDirectory.from_config(_config()).get_current_head()
-    assert revision is not None
-    return revision
+    return revisions()[-1].revision
+
+
+def revisions() -> list[Script]:
+    """All revisions that this version knows, the oldest first."""
+    return list(ScriptDirectory.from_config(_config()).walk_revisions())[::-1]
 
 
 def check(settings: Settings) -> None:
@@ -63,7 +66,7 @@ def check(settings: Settings) -> None:
         return
     if found is None:
         raise ServiceError(f"the database has no schema `{SCHEMA}` yet", hint=_UPGRADE_HINT)
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    known = {script.revision for script in revisions()}
     hint = _UPGRADE_HINT if found in known else "the database is newer: upgrade noetl-celery on this machine"
     raise ServiceError(f"the schema `{SCHEMA}` is at revision {found}, this version needs {needed}", hint=hint)
 

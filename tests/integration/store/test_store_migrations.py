@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from services import make_settings
+from world import wait_for
 
 from noetl_celery.errors import InputError, ServiceError
 from noetl_celery.settings import Settings
@@ -118,6 +119,90 @@ def test_upgrades_at_once_take_turns(unmigrated: Settings) -> None:
     for thread in threads:
         thread.join()
     assert results == [migrate.head()] * 4
+
+
+def columns(settings: Settings) -> dict[tuple[str, str], tuple[str, bool, bool]]:
+    """Of each column: its type, whether an insert must name it, and whether it may be NULL."""
+    with psycopg.connect(settings.libpq_url) as connection:
+        found = connection.execute(
+            """
+            SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod),
+                   a.attnotnull AND NOT a.atthasdef AND a.attidentity = '', NOT a.attnotnull
+            FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+            WHERE c.relnamespace = 'noetl'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+              AND a.attnum > 0 AND NOT a.attisdropped
+            """
+        ).fetchall()
+    return {(table, column): (kind, needed, nullable) for table, column, kind, needed, nullable in found}
+
+
+def constraints(settings: Settings) -> set[str]:
+    """What rows have to fulfil, beside the keys of their tables."""
+    with psycopg.connect(settings.libpq_url) as connection:
+        found = connection.execute(
+            """
+            SELECT conrelid::regclass || ': ' || pg_get_constraintdef(oid) FROM pg_constraint
+            WHERE connamespace = 'noetl'::regnamespace AND contype IN ('c', 'f', 'u', 'x')
+            UNION ALL
+            SELECT indrelid::regclass || ': ' || pg_get_indexdef(indexrelid) FROM pg_index
+            WHERE indisunique AND NOT indisprimary AND indrelid IN (
+                SELECT oid FROM pg_class WHERE relnamespace = 'noetl'::regnamespace AND NOT relispartition)
+            """
+        ).fetchall()
+    return {text for (text,) in found}
+
+
+STEPS = [(script.down_revision, script.revision) for script in migrate.revisions() if script.revision >= "0005"]
+
+
+@pytest.mark.parametrize(("old", "new"), STEPS, ids=[new for _, new in STEPS])
+def test_workers_of_the_revision_before_can_go_on(old: str, new: str, unmigrated: Settings) -> None:
+    """Nothing that they read is gone or changed, nothing that they write is refused."""
+    migrate.upgrade(unmigrated, old)
+    before, demanded = columns(unmigrated), constraints(unmigrated)
+    migrate.upgrade(unmigrated, new)
+    after = columns(unmigrated)
+    for place, (kind, needed, nullable) in before.items():
+        assert place in after, f"{place} is gone"
+        kind_now, needed_now, nullable_now = after[place]
+        assert kind_now == kind, place
+        assert needed or not needed_now, f"{place} has to be named now"
+        assert nullable_now or not nullable, f"{place} may not be NULL now"
+    for place in after.keys() - before.keys():
+        if any(table == place[0] for table, _ in before):
+            assert not after[place][1], f"{place} is unknown to them, and neither nullable nor has it a default"
+    tables = {table for table, _ in before}
+    more = {text for text in constraints(unmigrated) - demanded if text.split(":")[0].removeprefix("noetl.") in tables}
+    assert not more, "rows are refused that were right"
+
+
+def test_upgrade_gives_way_to_who_works_and_comes_back(unmigrated: Settings) -> None:
+    """It never stands in the way for long: those who wait behind it go on, and so does it when it can."""
+    migrate.upgrade(unmigrated, "0005")
+    reached: list[str] = []
+    with psycopg.connect(unmigrated.libpq_url) as long, psycopg.connect(unmigrated.libpq_url, autocommit=True) as other:
+        long.execute("SELECT count(*) FROM noetl.event")
+        upgrade = threading.Thread(target=lambda: reached.append(migrate.upgrade(unmigrated)))
+        upgrade.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'noetl.event'::regclass"
+        for _ in range(3):
+            wait_for(lambda: other.execute(waiting).fetchone() == (1,), "it waits for the table")
+            other.execute(f"SET statement_timeout = {2 * migrate.LOCK_MS}")
+            other.execute("INSERT INTO noetl.event (execution_id, event_type) VALUES (1, 'test')")
+        assert upgrade.is_alive()
+        long.rollback()
+        upgrade.join(timeout=30)
+    assert reached == [migrate.head()]
+
+
+def test_upgrade_says_who_does_not_give_way(unmigrated: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate, "PATIENCE_SECONDS", 1.0)
+    migrate.upgrade(unmigrated, "0005")
+    with psycopg.connect(unmigrated.libpq_url) as long:
+        long.execute("SELECT count(*) FROM noetl.event")
+        with pytest.raises(ServiceError, match=r"in use by a transaction that does not end; nothing was changed.*pid"):
+            migrate.upgrade(unmigrated)
+    assert migrate.current(unmigrated) == "0005"
 
 
 def test_check_names_what_is_wrong(unmigrated: Settings) -> None:
