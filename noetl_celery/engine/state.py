@@ -7,8 +7,10 @@ results live in their tables; what the engine must know of them reaches it as si
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
+
+from noetl_celery.errors import NoetlError
 
 ExecutionStatus = Literal["PENDING", "RUNNING", "PAUSED", "CANCELLING", "COMPLETED", "FAILED", "CANCELLED"]
 SignalType = Literal[
@@ -26,8 +28,18 @@ SignalType = Literal[
     "retry",
 ]
 
+#: of the stored document: one more where code that does not know the change would decide wrongly. A new key that such
+#: code may leave out, and drop, needs none
+STATE_VERSION = 1
+
 #: statuses in which an execution changes no more, unless failed work of it is run again
 FINAL: frozenset[str] = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
+
+
+def known(kind: type, document: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a stored document that this code knows; a version beside it may have written others."""
+    names = {entry.name for entry in fields(kind)}
+    return {key: value for key, value in document.items() if key in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +72,11 @@ class LoopSettings:
     batch: int = 1
     #: how often the playbook's stale re-claim runs while the stage is open; None: only when it opens
     reclaim_after: float | None = None
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> LoopSettings:
+        """From its ``asdict``, written by this version or another one."""
+        return cls(**known(cls, raw))
 
 
 @dataclass(slots=True)
@@ -108,7 +125,8 @@ class StageState:
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> StageState:
         """A stage from its ``asdict``, also after a round trip through JSON."""
-        return cls(**{**raw, "lineage": tuple(raw["lineage"]), "settings": LoopSettings(**raw["settings"])})
+        settings = LoopSettings.of(raw.get("settings", {}))
+        return cls(**{**known(cls, raw), "lineage": tuple(raw.get("lineage", ())), "settings": settings})
 
     @property
     def idle(self) -> bool:
@@ -152,6 +170,7 @@ class ExecutionState:
     def document(self) -> dict[str, Any]:
         """The part stored as one JSON document; ``restore`` is its inverse."""
         return {
+            "version": STATE_VERSION,
             "stages": [asdict(stage) for stage in self.stages.values()],
             "waiting": [asdict(token) for token in self.waiting],
             "failed": self.failed,
@@ -161,11 +180,21 @@ class ExecutionState:
         }
 
     def restore(self, document: Mapping[str, Any]) -> None:
-        """Fills this state from a stored ``document`` (empty for an execution that has not started)."""
+        """Fills this state from a stored ``document`` (empty for an execution that has not started).
+
+        Raises ``NoetlError`` for one of a version that this code does not know.
+        """
+        version = document.get("version", STATE_VERSION)
+        if version > STATE_VERSION:
+            text = f"its state has version {version}, this noetl-celery knows {STATE_VERSION}"
+            raise NoetlError(text, hint="upgrade noetl-celery on this machine")
         for raw in document.get("stages", ()):
             stage = StageState.of(raw)
             self.stages[stage.stage_id] = stage
-        self.waiting = [Waiting(**{**raw, "lineage": tuple(raw["lineage"])}) for raw in document.get("waiting", ())]
+        self.waiting = [
+            Waiting(**{**known(Waiting, raw), "lineage": tuple(raw.get("lineage", ()))})
+            for raw in document.get("waiting", ())
+        ]
         self.failed = list(document.get("failed", ()))
         self.paused = bool(document.get("paused", False))
         self.cancelling = bool(document.get("cancelling", False))

@@ -115,7 +115,7 @@ def load_stage(process: Process, connection: Connection, stage_id: int) -> Stage
         step=step,
         stage_id=stage_id,
         execution_id=execution_id,
-        settings=LoopSettings(**row["settings"]),
+        settings=LoopSettings.of(row["settings"]),
         workload=row["workload"],
         ctx=row["ctx"],
         args=row["args"] or {},

@@ -44,18 +44,18 @@ def orchestrate(process: Process, publisher: Publisher, execution_id: int) -> in
 
 def _turn(process: Process, connection: Connection, execution_id: int) -> list[Dispatch] | None:
     """One pass, in one transaction. None if somebody else holds the execution, or nothing waits."""
-    locked = executions.lock(connection, execution_id)
-    if locked is None:
-        return None
-    inbox = signals.read(connection, execution_id, process.settings.signal_batch)
-    if not inbox.ids:
-        return None
-    catalog_id, state = locked
-    hiding.learn_workload(execution_id, state.workload)
     try:
+        locked = executions.lock(connection, execution_id)
+        if locked is None:
+            return None
+        inbox = signals.read(connection, execution_id, process.settings.signal_batch)
+        if not inbox.ids:
+            return None
+        catalog_id, state = locked
+        hiding.learn_workload(execution_id, state.workload)
         plan = process.plans.get(connection, catalog_id)
     except NoetlError as error:
-        # Registered by a worker that knew more (another plugin, another version): leave it for one that can.
+        # Written by a worker that knew more (another plugin, another version): leave it for one that can.
         log.error("execution %s cannot be decided here: %s", execution_id, error)
         return None
     facts = TableFacts(connection, execution_id, plan.steps, Limits.of(process.settings))

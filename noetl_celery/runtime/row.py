@@ -13,6 +13,7 @@ from typing import Any
 from noetl_celery.engine.aggregate import checked
 from noetl_celery.engine.decision import Event
 from noetl_celery.engine.pipeline import DATA_KEYS, Call, Done, Failed, Pipeline, Position, Run, Wait
+from noetl_celery.engine.state import known
 from noetl_celery.errors import ErrorInfo, TemplateError, ToolError
 from noetl_celery.ids import new_id
 from noetl_celery.outcome import Outcome
@@ -127,7 +128,7 @@ class RowRunner:
 
     def _pipeline(self, taken: TakenRow) -> Pipeline:
         stage = self._stage
-        position = Position(**_opened(taken.position, stage.opener)) if taken.position else Position()
+        position = Position(**known(Position, _opened(taken.position, stage.opener))) if taken.position else Position()
         position.iter = position.iter or _iter(stage, taken)
         key = f"{stage.stage_id}:{stage.extra.get('frame_id', 0)}:{taken.index}"
         own = {"idempotency_key": key, "keychain": self._keychain}

@@ -6,6 +6,8 @@ import pytest
 from engine_cases import Told, collection, cursor, noop
 
 from noetl_celery.engine import Decision, ExecutionState, LoopSettings, Signal, StageState, Waiting
+from noetl_celery.engine.state import STATE_VERSION
+from noetl_celery.errors import NoetlError
 
 
 def test_an_execution_begins_once() -> None:
@@ -176,6 +178,36 @@ def test_an_execution_that_has_not_begun_has_an_empty_document() -> None:
     state = ExecutionState(1)
     state.restore({})
     assert state == ExecutionState(1)
+
+
+def test_a_document_of_another_version_of_the_code_is_understood_as_far_as_it_goes() -> None:
+    """Workers of two versions share executions while they are restarted one by one."""
+    state = ExecutionState(1, stages={4: StageState(4, "a", "cursor", (1,), claims=2)}, waiting=[Waiting("b", (1,))])
+    document = state.document()
+    (stage,), (token,) = document["stages"], document["waiting"]
+    for newer in (document, stage, stage["settings"], token):
+        newer["unheard_of"] = 1
+    del document["visits"], stage["probe"], stage["settings"]["batch"], token["back"]
+    restored = ExecutionState(1)
+    restored.restore(document)
+    assert restored == state
+
+
+def test_a_document_of_before_there_were_versions_is_understood() -> None:
+    document = ExecutionState(1, stages={4: StageState(4, "a", "single")}).document()
+    del document["version"]
+    restored = ExecutionState(1)
+    restored.restore(document)
+    assert restored.stages.keys() == {4}
+
+
+def test_a_document_of_a_later_version_is_left_alone() -> None:
+    document = {**ExecutionState(1).document(), "version": STATE_VERSION + 1}
+    with pytest.raises(
+        NoetlError,
+        match=rf"version {STATE_VERSION + 1}, this noetl-celery knows {STATE_VERSION} \(upgrade noetl-celery",
+    ):
+        ExecutionState(1).restore(document)
 
 
 def test_pause_takes_back_the_claims_that_nobody_took() -> None:
