@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from celery import Celery, chord
 from kombu.exceptions import OperationalError
+from redis import Redis
 from redis.exceptions import RedisError
 
 from noetl_celery.store.outbox import Dispatch
@@ -20,6 +21,9 @@ CLAIM = "noetl.claim"
 BODY = "noetl.body"
 SWEEP = "noetl.sweep"
 
+#: the key that says, as long as it is there: nothing was lost (:meth:`Publisher.kept`)
+MARK = "noetl.mark"
+
 
 class Publisher:
     """Publishes through a Celery app. Never raises for a broker that is away; says so once per outage."""
@@ -28,15 +32,36 @@ class Publisher:
         self._app = app
         self._away = False
 
-    def reachable(self) -> bool:
-        """Is the broker there? Asked only while it was away at the last message; then it costs a connection."""
-        if self._away:
-            self._send(self._connect)
-        return not self._away
+    def kept(self, seconds: float) -> bool | None:
+        """Does Redis still have what it was sent? None if it is away. False if messages may be gone: then make all of
+        them due, and :meth:`mark` it.
 
-    def _connect(self) -> None:
-        with self._app.connection_for_write() as connection:
-            connection.ensure_connection(max_retries=1, timeout=3)
+        The mark is the id of the server's run. It is missing if Redis was emptied or replaced, another one if Redis was
+        restarted or a replica took over, and over if nobody has looked (which renews it) for ``seconds``.
+        """
+        kept: list[bool] = []
+
+        def look() -> None:
+            for client in self._clients():
+                with client.pipeline(transaction=False) as pipe:
+                    server, mark, _ = pipe.info("server").get(MARK).pexpire(MARK, _milliseconds(seconds)).execute()
+                kept.append(mark == _run(server))
+
+        return all(kept) if self._send(look) else None
+
+    def mark(self, seconds: float) -> bool:
+        """Leaves the mark for ``seconds``. False if Redis is away."""
+
+        def leave() -> None:
+            for client in self._clients():
+                client.set(MARK, _run(client.info("server")), px=_milliseconds(seconds))
+
+        return self._send(leave)
+
+    def _clients(self) -> list[Redis]:
+        """Of the broker and of the result backend, which may be two servers: lanes need both, as chords."""
+        with self._app.producer_or_acquire() as producer:
+            return [producer.channel.client, self._app.backend.client]
 
     def orchestrate(self, execution_id: int) -> bool:
         """Asks for somebody to look at the execution's signals. False if the broker is away."""
@@ -44,16 +69,21 @@ class Publisher:
             lambda: self._app.send_task(ORCHESTRATE, kwargs={"execution": execution_id}, ignore_result=True)
         )
 
-    def dispatch(self, dispatches: Iterable[Dispatch]) -> None:
-        """Publishes claims, and the lanes of each frame as one chord whose callback orchestrates: the re-claim."""
-        for dispatch in dispatches:
-            match dispatch.kind:
-                case "claim":
-                    self._send(partial(self._claim, dispatch))
-                case "lanes":
-                    self._send(partial(self._lanes, dispatch))
-                case _:
-                    self.orchestrate(dispatch.execution_id)
+    def dispatch(self, dispatches: Iterable[Dispatch]) -> bool:
+        """Publishes claims, and the lanes of each frame as one chord whose callback orchestrates: the re-claim.
+
+        Stops at the first that cannot be sent, and returns False: the others would only wait for Redis as well.
+        """
+        return all(self._dispatch(dispatch) for dispatch in dispatches)
+
+    def _dispatch(self, dispatch: Dispatch) -> bool:
+        match dispatch.kind:
+            case "claim":
+                return self._send(partial(self._claim, dispatch))
+            case "lanes":
+                return self._send(partial(self._lanes, dispatch))
+            case _:
+                return self.orchestrate(dispatch.execution_id)
 
     def _claim(self, dispatch: Dispatch) -> None:
         ids = {"execution": dispatch.execution_id, "stage": dispatch.stage_id, "claim": dispatch.target}
@@ -80,3 +110,12 @@ class Publisher:
             log.warning("Redis is back")
         self._away = False
         return True
+
+
+def _run(server: Mapping[str, Any]) -> bytes:
+    """The id that a server draws for itself whenever it starts."""
+    return str(server.get("run_id")).encode()
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

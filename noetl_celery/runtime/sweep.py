@@ -74,15 +74,30 @@ def _keep_house(process: Process, publisher: Publisher) -> None:
 
 
 def _publish_late(process: Process, publisher: Publisher) -> None:
-    if not publisher.reachable():
+    seconds = MARK_SWEEPS * process.settings.sweep_seconds
+    kept = publisher.kept(seconds)
+    if kept is None:
         return  # attempts that nobody can hear are not counted, or the next one would be minutes away
+    if not kept:
+        # Before the mark: whoever dies in between leaves none, and the next one begins again.
+        process.db.run(_all_due)
+        publisher.mark(seconds)
+    if not _publish_due(process, publisher):
+        process.db.run(_all_due)
+
+
+def _publish_due(process: Process, publisher: Publisher) -> bool:
+    """False if something could not be sent."""
     again = process.settings.republish_seconds
     late = process.db.run(lambda connection: outbox.due(connection, limit=BATCH, republish_seconds=again))
-    publisher.dispatch(late)
-    for execution_id in process.db.run(
-        lambda connection: signals.unread(connection, limit=BATCH, republish_seconds=again)
-    ):
-        publisher.orchestrate(execution_id)
+    unread = process.db.run(lambda connection: signals.unread(connection, limit=BATCH, republish_seconds=again))
+    return publisher.dispatch(late) and all(map(publisher.orchestrate, unread))
+
+
+def _all_due(connection: Connection) -> None:
+    messages = outbox.all_due(connection) + signals.all_due(connection)
+    if messages:
+        log.warning("Redis was away or has lost messages: %d are sent again", messages)
 
 
 def _wake(process: Process, publisher: Publisher) -> None:

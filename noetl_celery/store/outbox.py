@@ -121,6 +121,26 @@ def due(connection: Connection, *, limit: int, republish_seconds: float) -> list
     return [_dispatch(row) for row in rows]
 
 
+def all_due(connection: Connection) -> int:
+    """Messages may be lost: every dispatch is due now, but for claims that pause before another attempt. Their number.
+
+    Idempotent. Rows that somebody holds at this moment are being taken, and left out.
+    """
+    return execute(
+        connection,
+        """
+        WITH waiting AS (
+            SELECT outbox_id FROM noetl.outbox o
+            WHERE publish_at > clock_timestamp() AND (published > 0 OR NOT EXISTS (
+                SELECT FROM noetl.claim c WHERE c.claim_id = o.claim_id AND c.attempts > 0))
+            FOR UPDATE OF o SKIP LOCKED
+        )
+        UPDATE noetl.outbox o SET published = 0, publish_at = clock_timestamp()
+        FROM waiting WHERE o.outbox_id = waiting.outbox_id
+        """,
+    ).rowcount
+
+
 def _dispatch(row: dict[str, object]) -> Dispatch:
     execution, stage, queue = int(str(row["execution_id"])), int(str(row["stage_id"])), str(row["queue"])
     if row["claim_id"] is not None:

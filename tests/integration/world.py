@@ -32,20 +32,25 @@ class FakePublisher:
 
     def __init__(self) -> None:
         self.sent: deque[Dispatch | int] = deque()
+        #: what Redis is like: whether it keeps what it was sent (None: away), and whether it takes nothing more
+        self.keeps: bool | None = True
+        self.away = False
 
     def kept(self, seconds: float) -> bool | None:
-        return True
+        return self.keeps
 
     def mark(self, seconds: float) -> bool:
-        return True
+        return not self.away
 
     def orchestrate(self, execution_id: int) -> bool:
-        self.sent.append(execution_id)
-        return True
+        if not self.away:
+            self.sent.append(execution_id)
+        return not self.away
 
     def dispatch(self, dispatches: Iterable[Dispatch]) -> bool:
-        self.sent.extend(dispatches)
-        return True
+        if not self.away:
+            self.sent.extend(dispatches)
+        return not self.away
 
     def lanes(self) -> list[tuple[int, int]]:
         """(frame, lane) of the lane messages, in order."""

@@ -15,10 +15,10 @@ from noetl_celery.store.outbox import Dispatch
 @pytest.mark.timeout(15)
 def test_a_broker_that_is_away_is_said_once_and_raises_nothing(caplog: pytest.LogCaptureFixture) -> None:
     publisher = Publisher(create(Settings(broker_url="redis://127.0.0.1:1/0")))
-    assert publisher.reachable(), "nobody has noticed yet"
     with caplog.at_level(logging.WARNING):
         assert not publisher.orchestrate(1)
-        publisher.dispatch([Dispatch("claim", 1, 2, 3, queue="noetl.control")])
-        publisher.dispatch([Dispatch("lanes", 1, 2, 3, (0, 1), "noetl.body")])
-    assert not publisher.reachable()
+        assert not publisher.dispatch([Dispatch("claim", 1, 2, 3, queue="noetl.control")])
+        assert not publisher.dispatch([Dispatch("lanes", 1, 2, 3, (0, 1), "noetl.body")])
+        assert publisher.kept(10) is None
+        assert not publisher.mark(10)
     assert len([record for record in caplog.records if "Redis is away" in record.message]) == 1
