@@ -81,6 +81,7 @@ class Database:
             pool_size=self._size,
             max_overflow=self._size,
             pool_timeout=POOL_SECONDS,
+            hide_parameters=True,  # a statement that failed is told and logged; its values are not
             connect_args=connect_args(self._settings, "noetl-celery"),
         )
         limit = self._settings.statement_seconds + GRACE_SECONDS
