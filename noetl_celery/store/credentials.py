@@ -57,6 +57,14 @@ class Vault:
             ) from None
         return {**fields, "_type": row["type"]}
 
+    def readable(self, connection: Connection, name: str) -> bool:
+        """Can it be decrypted with this key? False also for one that is not there."""
+        try:
+            self.fetch(connection, name)
+        except (NotFound, ServiceError):
+            return False
+        return True
+
 
 def names(connection: Connection) -> list[dict[str, Any]]:
     """Names, types and times of all credentials; never their fields."""
