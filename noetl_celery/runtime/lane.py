@@ -125,7 +125,6 @@ class Lane:
     def _take_lane(self, connection: Connection) -> list[TakenRow] | None:
         stage = load_stage(self.process, connection, self.stage_id)
         if stage is None:
-            outbox.take_lane(connection, self.frame_id, self.number)
             return None
         settings = stage.settings
         if not runs.start_lane(
@@ -138,7 +137,6 @@ class Lane:
             heartbeat=settings.heartbeat_seconds,
         ):
             return None
-        outbox.take_lane(connection, self.frame_id, self.number)
         frame = frames.load(connection, self.frame_id)
         assert frame is not None
         self._set_up(connection, stage, frame)

@@ -193,10 +193,6 @@ class RowRunner:
         pause = 0.2
         while True:
             outcome = run_tool(tool, call)
-            if outcome.error is not None:
-                outcome.error = replace(outcome.error, message=self._keychain.hidden(outcome.error.message))
-            if step.task.kind == "http" and isinstance(outcome.data, dict) and isinstance(outcome.data.get("url"), str):
-                outcome.data["url"] = self._keychain.hidden(outcome.data["url"])
             if not self._lost_our_database(step, outcome) or time.monotonic() > give_up or self._pause(pause):
                 return outcome
             pause = min(pause * 2, 5.0)

@@ -108,10 +108,14 @@ def ended(connection: Connection, child_id: int) -> Mapping[str, Any] | None:
     return one(
         connection,
         """
-        WITH woken AS (
-            UPDATE noetl.row r SET status = 'READY' FROM noetl.execution e
-            WHERE e.execution_id = %(child)s AND r.frame_id = e.parent_frame_id AND r.row_index = e.parent_row_index
-              AND r.status = 'PARKED' AND r.waits_for = e.execution_id
+        WITH place AS MATERIALIZED ( -- the frame is locked before its row
+            SELECT f.frame_id, e.parent_row_index AS row_index FROM noetl.execution e
+            JOIN noetl.frame f ON f.frame_id = e.parent_frame_id
+            WHERE e.execution_id = %(child)s FOR NO KEY UPDATE OF f
+        ), woken AS (
+            UPDATE noetl.row r SET status = 'READY' FROM place p
+            WHERE r.frame_id = p.frame_id AND r.row_index = p.row_index
+              AND r.status = 'PARKED' AND r.waits_for = %(child)s
             RETURNING r.frame_id, r.row_index, coalesce(r.lane, 0) AS lane
         ), planned AS (
             DELETE FROM noetl.wakeup w USING woken k WHERE w.frame_id = k.frame_id AND w.row_index = k.row_index

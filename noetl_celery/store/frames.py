@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
 from noetl_celery.errors import ServiceError
-from noetl_celery.store import events, outbox, signals
+from noetl_celery.store import events, ledger, signals
 from noetl_celery.store.db import every, execute, json_value, one
 from noetl_celery.store.loaders import elements_of
 from noetl_celery.template.lazy import document
@@ -160,11 +160,21 @@ def skip_unstarted(connection: Connection, frame_id: int) -> int:
 
 
 def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> None:
-    """Ends a RUNNING frame that has no open row: its status, events and signal. Does nothing to one that has ended."""
+    """Ends a RUNNING frame that has no open row: its status, events and signal. Does nothing to one that has ended.
+
+    Lanes that were asked for and never started are not needed any more. The books of the frame are checked. Called by
+    a transaction that has locked the frame.
+    """
     frame = one(
         connection,
         """
-        UPDATE noetl.frame f SET status = 'COMPLETED', completed_at = clock_timestamp(), lease_until = NULL
+        WITH unneeded AS (
+            DELETE FROM noetl.outbox o USING noetl.frame f
+            WHERE o.frame_id = %(frame)s AND f.frame_id = o.frame_id AND f.status = 'RUNNING' AND f.open_rows = 0
+            RETURNING o.lane
+        )
+        UPDATE noetl.frame f SET status = 'COMPLETED', completed_at = clock_timestamp(), lease_until = NULL,
+               lane_requests = f.lane_requests - (SELECT count(*) FROM unneeded)
         FROM noetl.stage s
         WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND f.open_rows = 0 AND s.stage_id = f.stage_id
         RETURNING f.execution_id, f.stage_id, f.frame_index, f.slots, f.ok_rows, f.failed_rows, f.has_ctx, f.reruns,
@@ -174,7 +184,7 @@ def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> N
     )
     if frame is None:
         return
-    outbox.drop_lanes(connection, frame_id)
+    ledger.check_frame(connection, frame_id)
     ok, failed = frame["ok_rows"] * frame["weight"], frame["failed_rows"] * frame["weight"]
     if frame["kind"] != "single":
         counts = {"frame_index": frame["frame_index"], "ok": ok, "failed": failed, "reruns": frame["reruns"]}

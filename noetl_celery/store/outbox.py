@@ -2,7 +2,8 @@
 
 A row is written by the transaction that decides on the work, and deleted by the one that takes it. Until then it is
 published again and again, each time later: by its writer after the commit, then by the sweep. So one mechanism
-covers a writer that died before publishing and a message that was lost after it.
+covers a writer that died before publishing and a message that was lost after it. The row of a lane is also the
+permission to start it (``runs.start_lane``): a message that comes twice starts one lane, now and ever after.
 """
 
 from __future__ import annotations
@@ -63,14 +64,25 @@ def add_lanes(
     *,
     delay_seconds: float,
 ) -> None:
-    """Notes that lanes of a frame wait for a taker. Idempotent per lane."""
+    """Asks for lanes of a RUNNING frame: each may be started once for it. Idempotent per lane until it is.
+
+    The frame counts what is asked for (``lane_requests``), and is locked first: see ``store/rows.py``.
+    """
     execute(
         connection,
         """
-        INSERT INTO noetl.outbox (execution_id, stage_id, frame_id, lane, queue, publish_at)
-        SELECT %(execution)s, %(stage)s, %(frame)s, lane, %(queue)s, clock_timestamp() + %(delay)s * interval '1 second'
-        FROM unnest(%(lanes)s::smallint[]) AS lane
-        ON CONFLICT (frame_id, lane) WHERE frame_id IS NOT NULL DO NOTHING
+        WITH frame AS MATERIALIZED (
+            SELECT frame_id FROM noetl.frame WHERE frame_id = %(frame)s AND status = 'RUNNING' FOR NO KEY UPDATE
+        ), asked AS (
+            INSERT INTO noetl.outbox (execution_id, stage_id, frame_id, lane, queue, publish_at)
+            SELECT %(execution)s, %(stage)s, frame_id, lane, %(queue)s,
+                   clock_timestamp() + %(delay)s * interval '1 second'
+            FROM frame, unnest(%(lanes)s::smallint[]) AS lane
+            ON CONFLICT (frame_id, lane) WHERE frame_id IS NOT NULL DO NOTHING
+            RETURNING lane
+        )
+        UPDATE noetl.frame SET lane_requests = lane_requests + (SELECT count(*) FROM asked)
+        WHERE frame_id = %(frame)s AND EXISTS (SELECT FROM asked)
         """,
         execution=execution_id,
         stage=stage_id,
@@ -84,21 +96,6 @@ def add_lanes(
 def take_claim(connection: Connection, claim_id: int) -> None:
     """The claim has a taker, or needs none any more."""
     execute(connection, "DELETE FROM noetl.outbox WHERE claim_id = %(claim)s", claim=claim_id)
-
-
-def take_lane(connection: Connection, frame_id: int, lane: int) -> None:
-    """The lane has a taker."""
-    execute(
-        connection,
-        "DELETE FROM noetl.outbox WHERE frame_id = %(frame)s AND lane = %(lane)s",
-        frame=frame_id,
-        lane=lane,
-    )
-
-
-def drop_lanes(connection: Connection, frame_id: int) -> int:
-    """The frame has ended: lanes that never started are not needed. Says how many there were."""
-    return execute(connection, "DELETE FROM noetl.outbox WHERE frame_id = %(frame)s", frame=frame_id).rowcount
 
 
 def due(connection: Connection, *, limit: int, republish_seconds: float) -> list[Dispatch]:

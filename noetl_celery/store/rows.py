@@ -257,10 +257,12 @@ def wake(connection: Connection, frame_id: int, *, limit: int) -> list[dict[str,
     return every(
         connection,
         """
-        WITH late AS MATERIALIZED (
-            SELECT frame_id, row_index FROM noetl.wakeup
-            WHERE frame_id = %(frame)s AND due_at <= clock_timestamp()
-            ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        WITH frame AS MATERIALIZED (
+            SELECT frame_id FROM noetl.frame WHERE frame_id = %(frame)s FOR NO KEY UPDATE
+        ), late AS MATERIALIZED (
+            SELECT w.frame_id, w.row_index FROM noetl.wakeup w JOIN frame USING (frame_id)
+            WHERE w.due_at <= clock_timestamp()
+            ORDER BY w.due_at LIMIT %(limit)s FOR UPDATE OF w SKIP LOCKED
         ), due AS (
             DELETE FROM noetl.wakeup w USING late
             WHERE w.frame_id = late.frame_id AND w.row_index = late.row_index

@@ -14,23 +14,34 @@ from noetl_celery.store.db import every, execute, one
 def start_lane(
     connection: Connection, run_id: int, worker_id: int, frame_id: int, lane: int, *, lease: float, heartbeat: float
 ) -> bool:
-    """Takes a lane of a RUNNING frame for ``run_id``. False if another run holds it or nothing is left to start.
+    """Takes a lane of a RUNNING frame for ``run_id``, with the one request for it that is in the outbox. False if
+    nobody asks for the lane (any more), another run holds it, or nothing is left to start.
 
     A frame that is stopping still gets lanes for rows whose child has ended: they have to end as well.
     """
-    taken = bool(
+    return bool(
         execute(
             connection,
             """
+            WITH open AS MATERIALIZED ( -- locked first: what waits for this lock finds the lane taken
+                SELECT frame_id, execution_id, stopping FROM noetl.frame
+                WHERE frame_id = %(frame)s AND status = 'RUNNING' FOR NO KEY UPDATE
+            ), asked AS (
+                DELETE FROM noetl.outbox o USING open
+                WHERE o.frame_id = open.frame_id AND o.lane = %(lane)s
+                  AND NOT EXISTS (SELECT FROM noetl.run r WHERE r.frame_id = o.frame_id AND r.lane = o.lane)
+                  AND (NOT open.stopping OR EXISTS (
+                      SELECT FROM noetl.row r
+                      WHERE r.frame_id = o.frame_id AND r.status = 'READY' AND r.waits_for IS NOT NULL))
+                RETURNING open.frame_id, open.execution_id
+            ), started AS (
+                UPDATE noetl.frame f SET lane_starts = f.lane_starts + 1 FROM asked WHERE f.frame_id = asked.frame_id
+            )
             INSERT INTO noetl.run (run_id, worker_id, execution_id, frame_id, lane, lease_seconds, lease_until,
                                    heartbeat_seconds)
             SELECT %(run)s, %(worker)s, execution_id, frame_id, %(lane)s, %(lease)s,
                    clock_timestamp() + %(lease)s * interval '1 second', %(heartbeat)s
-            FROM noetl.frame f WHERE frame_id = %(frame)s AND status = 'RUNNING' AND (
-                NOT stopping OR EXISTS (
-                    SELECT FROM noetl.row r
-                    WHERE r.frame_id = f.frame_id AND r.status = 'READY' AND r.waits_for IS NOT NULL))
-            ON CONFLICT (frame_id, lane) WHERE frame_id IS NOT NULL DO NOTHING
+            FROM asked
             """,
             run=run_id,
             worker=worker_id,
@@ -40,8 +51,6 @@ def start_lane(
             heartbeat=heartbeat,
         ).rowcount
     )
-    # The reply of an earlier COMMIT may have been lost: then the lane is ours already.
-    return taken or one(connection, "SELECT FROM noetl.run WHERE run_id = %(run)s", run=run_id) is not None
 
 
 def start_claim(
@@ -69,7 +78,7 @@ def start_claim(
 
 def finish_lane(connection: Connection, run_id: int, frame_id: int) -> Mapping[str, Any] | None:
     """Gives a lane up: rows that it still holds become READY again. Returns the frame's ``{status, stopping, parked}``
-    (do PARKED rows exist), or None if the lease had been lost before: then nothing changes."""
+    (do PARKED rows exist), which is locked, or None if the lease had been lost before: then nothing changes."""
     if not finish(connection, run_id):
         return None
     execute(
@@ -86,7 +95,7 @@ def finish_lane(connection: Connection, run_id: int, frame_id: int) -> Mapping[s
         """
         SELECT f.status, f.stopping,
                EXISTS (SELECT FROM noetl.row r WHERE r.frame_id = f.frame_id AND r.status = 'PARKED') AS parked
-        FROM noetl.frame f WHERE f.frame_id = %(frame)s
+        FROM noetl.frame f WHERE f.frame_id = %(frame)s FOR NO KEY UPDATE
         """,
         frame=frame_id,
     )

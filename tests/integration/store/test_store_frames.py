@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from world import World, in_thread, wait_for
 
 from noetl_celery.errors import LeaseLost
-from noetl_celery.store import claims, frames, rows, runs
+from noetl_celery.store import claims, frames, outbox, rows, runs
 from noetl_celery.store.frames import NewFrame
 from noetl_celery.store.rows import RowOutcome
 
@@ -18,6 +18,8 @@ pytestmark = pytest.mark.integration
 
 EXECUTION, STAGE, FRAME, RUN, OTHER, WORKER = 1, 2, 3, 100, 200, 9
 AGAIN = {"republish_seconds": 30.0}
+#: sessions of this test's database that wait for another one
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
 def new_frame(count: int = 4, **changes: Any) -> NewFrame:
@@ -39,6 +41,15 @@ def make(world: World, count: int = 4, *, run: bool = True, **changes: Any) -> N
 
 
 def start(world: World, run: int = RUN, lane: int = 0) -> bool:
+    ask(world, lane)
+    return begin(world, run, lane)
+
+
+def ask(world: World, *lanes: int) -> None:
+    world.do(outbox.add_lanes, EXECUTION, STAGE, FRAME, lanes or [0], "b", delay_seconds=30.0)
+
+
+def begin(world: World, run: int = RUN, lane: int = 0) -> bool:
     return bool(world.do(runs.start_lane, run, WORKER, FRAME, lane, lease=10.0, heartbeat=5.0))
 
 
@@ -77,12 +88,43 @@ def test_an_empty_frame_and_odd_payloads(world: World) -> None:
 
 def test_a_lane_is_started_once_and_twice_by_its_own_run(world: World) -> None:
     make(world, run=False)
+    assert not begin(world), "nobody has asked for it"
     assert start(world)
     before = world.everything()
-    assert start(world), "the reply of the first COMMIT was lost: it is ours all the same"
-    assert not start(world, OTHER)
+    assert not begin(world)
+    assert not begin(world, OTHER)
     assert world.everything() == before
     assert start(world, OTHER, lane=1)
+    assert frame(world)["lane_requests"] == frame(world)["lane_starts"] == 2
+    world.do(runs.finish_lane, RUN, FRAME)
+    before = world.everything()
+    assert not begin(world, OTHER + 1), "a message that comes once more when the lane has ended"
+    assert world.everything() == before
+
+
+def test_a_request_for_a_lane_waits_until_its_holder_has_ended(world: World) -> None:
+    make(world)
+    ask(world)
+    before = world.everything()
+    assert not begin(world, OTHER)
+    assert world.everything() == before
+    world.do(runs.finish_lane, RUN, FRAME)
+    assert begin(world, OTHER)
+    assert world.q("SELECT * FROM noetl.outbox") == []
+
+
+def test_a_request_is_taken_by_one_of_two_messages_at_once(world: World) -> None:
+    make(world, run=False)
+    ask(world)
+    with world.process.db.begin() as connection:
+        assert runs.start_lane(connection, RUN, WORKER, FRAME, 0, lease=10.0, heartbeat=5.0)
+        found: list[bool] = []
+        with in_thread(lambda: found.append(begin(world, OTHER))):
+            wait_for(lambda: world.value(WAITING), "the second one waits for the first")
+            connection.commit()
+    assert found == [False]
+    assert world.column("SELECT run_id FROM noetl.run") == [RUN]
+    assert (frame(world)["lane_requests"], frame(world)["lane_starts"]) == (1, 1)
 
 
 @pytest.mark.parametrize("change", ["status = 'TENTATIVE'", "stopping = true", "status = 'COMPLETED', open_rows = 0"])
@@ -156,10 +198,7 @@ def test_outcomes_of_a_wrong_run_change_nothing_not_even_for_the_rows_that_match
 
 def test_the_last_outcome_ends_the_frame_once(world: World) -> None:
     make(world, weight=3, slots=2)
-    world.q(
-        "INSERT INTO noetl.outbox (execution_id, stage_id, frame_id, lane, queue, publish_at) "
-        "VALUES (1, 2, 3, 5, 'q', now())"
-    )
+    ask(world, 5)
     take(world)
     finish(world, 0, 1, 2, ok=False)
     assert world.q("SELECT * FROM noetl.signal") == []
@@ -248,7 +287,11 @@ def test_only_due_rows_wake_and_two_sweeps_share_them(world: World) -> None:
         world.do(rows.park, FRAME, RUN, index, {}, seconds=wait, retries=0, counts=False)
     with world.process.db.begin() as connection:
         assert len(rows.wake(connection, FRAME, limit=2)) == 1  # one frame, whatever the number of rows
-        assert len(world.do(rows.wake, FRAME, limit=10)) == 1  # does not wait for the first one
+        woken: list[Any] = []
+        with in_thread(lambda: woken.extend(world.do(rows.wake, FRAME, limit=10))):
+            wait_for(lambda: world.value(WAITING), "the second one waits for the first")
+            connection.commit()
+    assert len(woken) == 1
     assert world.rows(FRAME) == ["READY"] * 5 + ["PARKED"]
     assert world.value("SELECT count(*) FROM noetl.wakeup") == 1
 

@@ -9,7 +9,7 @@ import pytest
 from world import World
 
 from noetl_celery.errors import LeaseLost
-from noetl_celery.store import crashes, frames, rows, runs, workers
+from noetl_celery.store import crashes, frames, outbox, rows, runs, workers
 from noetl_celery.store.frames import NewFrame
 from noetl_celery.store.rows import RowOutcome
 
@@ -36,6 +36,7 @@ def running(world: World) -> World:
 
 
 def start(world: World, run: int = RUN) -> None:
+    world.do(outbox.add_lanes, EXECUTION, STAGE, FRAME, [0], "b", delay_seconds=30.0)
     assert world.do(runs.start_lane, run, WORKER, FRAME, 0, lease=10.0, heartbeat=5.0)
     world.do(rows.take, FRAME, run, 0, floor=0, limit=3, suspects=True)
 

@@ -191,9 +191,11 @@ def test_a_row_at_work_may_have_been_given_back_by_its_own_body(world: World) ->
 
 
 def test_outbox_rows_are_kept_once_and_published_later_and_later(world: World) -> None:
+    world.do(create_frame, NewFrame(3, STAGE, EXECUTION, 0, [0, 1], 2, 2))
     for _ in range(2):
         world.do(outbox.add_claim, EXECUTION, STAGE, CLAIM, "c", delay_seconds=0.0)
         world.do(outbox.add_lanes, EXECUTION, STAGE, 3, [0, 1], "b", delay_seconds=0.0)
+    assert world.value("SELECT lane_requests FROM noetl.frame") == 2
     assert world.value("SELECT count(*) FROM noetl.outbox") == 3
     published = world.do(outbox.due, limit=10, republish_seconds=8.0)
     assert {(item.kind, item.target, item.lanes, item.queue) for item in published} == {
@@ -220,14 +222,20 @@ def test_two_sweeps_share_what_is_due(world: World) -> None:
     assert sorted(item.target for item in (*first, *second)) == list(range(5))
 
 
-def test_taking_from_the_outbox_twice(world: World) -> None:
+def test_taking_a_claim_from_the_outbox_twice(world: World) -> None:
     world.do(outbox.add_claim, EXECUTION, STAGE, CLAIM, "c", delay_seconds=0.0)
-    world.do(outbox.add_lanes, EXECUTION, STAGE, 3, [0, 1], "b", delay_seconds=0.0)
     for _ in range(2):
         world.do(outbox.take_claim, CLAIM)
-        world.do(outbox.take_lane, 3, 0)
-    assert world.column("SELECT lane FROM noetl.outbox") == [1]
-    assert [world.do(outbox.drop_lanes, 3) for _ in range(2)] == [1, 0]
+    assert world.q("SELECT * FROM noetl.outbox") == []
+
+
+@pytest.mark.parametrize("status", ["TENTATIVE", "COMPLETED"])
+def test_nobody_asks_for_lanes_of_a_frame_that_is_not_at_work(world: World, status: str) -> None:
+    world.do(create_frame, NewFrame(3, STAGE, EXECUTION, 0, [], 1, 1))
+    world.q("UPDATE noetl.frame SET status = %s", status)
+    world.do(outbox.add_lanes, EXECUTION, STAGE, 3, [0], "b", delay_seconds=0.0)
+    assert world.q("SELECT * FROM noetl.outbox") == []
+    assert world.value("SELECT lane_requests FROM noetl.frame") == 0
 
 
 # signals

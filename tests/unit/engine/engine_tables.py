@@ -55,6 +55,9 @@ class Frame:
     status: str = "RUNNING"
     stopping: bool = False
     attempt: int = 1
+    #: lanes that were asked for (and are still wanted), and those that started
+    requests: int = 0
+    starts: int = 0
 
     @property
     def ordered(self) -> bool:
@@ -147,7 +150,9 @@ class Tables:
         return frame
 
     def send_lanes(self, frame: Frame, lanes: Sequence[int]) -> None:
+        assert frame.status == "RUNNING"
         for lane in lanes:
+            frame.requests += ("lane", frame.frame_id, lane) not in self.outbox
             self.outbox.setdefault(("lane", frame.frame_id, lane), self.now + 5)
 
     def frames_of(self, stage_id: int, *statuses: str) -> list[Frame]:
@@ -159,10 +164,12 @@ class Tables:
     def start_lane(self, run: int, frame: Frame, lane: int) -> bool:
         held = any(of.frame_id == frame.frame_id and of.lane == lane for of in self.runs.values())
         woken = any(row.status == "READY" and row.waits_for is not None for row in frame.rows)
-        if held or frame.status != "RUNNING" or (frame.stopping and not woken):
+        asked = ("lane", frame.frame_id, lane) in self.outbox
+        if not asked or held or frame.status != "RUNNING" or (frame.stopping and not woken):
             return False
+        del self.outbox["lane", frame.frame_id, lane]
         self.runs[run] = RunOf(frame.frame_id, lane)
-        self.outbox.pop(("lane", frame.frame_id, lane), None)
+        frame.starts += 1
         return True
 
     def parked(self, frame: Frame, lane: int) -> int:
@@ -210,9 +217,10 @@ class Tables:
         if frame.status != "RUNNING" or frame.open_rows:
             return
         frame.status = "COMPLETED"
-        self.outbox = {
-            key: due for key, due in self.outbox.items() if not (key[0] == "lane" and key[1] == frame.frame_id)
-        }
+        for key in [key for key in self.outbox if key[:2] == ("lane", frame.frame_id)]:
+            del self.outbox[key]
+            frame.requests -= 1
+        assert frame.requests == frame.starts, "the books of a frame do not balance"
         ok, failed = frame.count("OK"), frame.count("FAILED")
         has_ctx = any(row.ctx for row in frame.rows)
         data = {"stage": frame.stage_id, "frame": frame.frame_id, "slots": frame.slots}
