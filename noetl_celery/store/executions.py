@@ -136,8 +136,8 @@ def steps(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
         """
         SELECT * FROM (
             SELECT DISTINCT ON (step_name) step_name, stage_id, status, result, error, opened_at, closed_at, visit
-            FROM noetl.stage WHERE execution_id = %(execution)s ORDER BY step_name, stage_id DESC
-        ) last ORDER BY stage_id
+            FROM noetl.stage WHERE execution_id = %(execution)s ORDER BY step_name, visit DESC
+        ) last ORDER BY opened_at, stage_id
         """,
         execution=execution_id,
     )
@@ -160,7 +160,7 @@ def progress(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
                    sum(reruns) AS reruns, count(*) AS frames, count(*) FILTER (WHERE status = 'RUNNING') AS open_frames
             FROM noetl.frame WHERE stage_id = s.stage_id AND status IN ('RUNNING', 'COMPLETED')
         ) f ON true
-        WHERE s.execution_id = %(execution)s AND s.status = 'OPEN' ORDER BY s.stage_id
+        WHERE s.execution_id = %(execution)s AND s.status = 'OPEN' ORDER BY s.opened_at, s.stage_id
         """,
         execution=execution_id,
     )
@@ -176,8 +176,20 @@ def step_summaries(connection: Connection, execution_id: int) -> list[dict[str, 
                    ok_rows AS ok, failed_rows AS failed, opened_at, closed_at,
                    CASE WHEN kind = 'cursor' THEN result #> '{failures,0,error}' END AS first_failure,
                    extract(epoch FROM coalesce(closed_at, clock_timestamp()) - opened_at)::float AS seconds
-            FROM noetl.stage WHERE execution_id = %(execution)s ORDER BY step_name, stage_id DESC
-        ) last ORDER BY stage_id
+            FROM noetl.stage WHERE execution_id = %(execution)s ORDER BY step_name, visit DESC
+        ) last ORDER BY opened_at, stage_id
+        """,
+        execution=execution_id,
+    )
+
+
+def last_visits(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
+    """The last visit of each step: ``{step_name, status, failed_rows, kept}``; ``kept``: can its rows be run again?"""
+    return every(
+        connection,
+        """
+        SELECT DISTINCT ON (step_name) step_name, status, failed_rows, state IS NOT NULL AS kept
+        FROM noetl.stage WHERE execution_id = %(execution)s ORDER BY step_name, visit DESC
         """,
         execution=execution_id,
     )

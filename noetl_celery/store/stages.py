@@ -141,7 +141,7 @@ class Results(Mapping[str, Any]):
                 SELECT {self.column} AS value FROM noetl.stage
                 WHERE execution_id = %(execution)s AND step_name = %(step)s AND status IN ('COMPLETED', 'FAILED')
                   AND {self.column} IS NOT NULL
-                ORDER BY stage_id DESC LIMIT 1
+                ORDER BY visit DESC LIMIT 1
                 """,
                 execution=self._execution_id,
                 step=step,
