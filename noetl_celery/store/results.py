@@ -40,6 +40,7 @@ from noetl_celery.template.lazy import (
     stands_out,
     unselected,
 )
+from noetl_celery.template.size import least_bytes
 
 #: a NUL character in JSON text, told from an escaped backslash before the text "u0000"
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
@@ -61,7 +62,13 @@ def encoded(value: Any, limits: Limits) -> tuple[str, int]:
 
     Raises ``ToolError`` of kind ``result_type`` for text that PostgreSQL cannot keep, ``result_too_large``.
     """
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if least_bytes(value, limits.most) > limits.most:
+        message = f"the result has more than {limits.most:,} bytes as JSON, which NOETL_RESULT_MAX_BYTES allows"
+        raise ToolError(ErrorInfo("result_too_large", message))
+    try:
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    except ValueError as error:  # a number of more digits than Python writes
+        raise ToolError(ErrorInfo("result_type", f"the result cannot be kept: {error}")) from None
     try:
         size = len(text.encode())
     except UnicodeEncodeError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from noetl_celery.tools import duckdb_attach, duckdb_files, duckdb_script
@@ -17,9 +17,10 @@ from noetl_celery.tools.keys import (
     is_template,
     unknown_keys,
 )
+from noetl_celery.tools.limits import Room
 
 _KNOWN = frozenset({*duckdb_script.SQL_KEYS, "params", "database", "threads", "memory_limit", "gcs_credential"})
-_FETCH_ROWS = 10_000
+_FETCH_ROWS = 1000
 #: stands for SQL that nobody knows yet, as every template does
 _LATER = "{{ script }}"
 
@@ -68,13 +69,21 @@ class DuckdbTool:
             with duckdb_script.transaction(connection, together):
                 for statement in script.statements:
                     if duckdb_script.execute(connection, statement, script):
-                        chunks = duckdb_script.chunks(connection, _FETCH_ROWS, statement, script)
-                        rows = [row for chunk in chunks for row in chunk]
+                        rows = _fetched(duckdb_script.chunks(connection, _FETCH_ROWS, statement, script))
         return Reply(rows)
 
     def close(self) -> None:
         """Nothing is kept between tasks, but for connections to servers of scripts."""
         loading.close()
+
+
+def _fetched(chunks: Iterable[list[dict[str, Any]]]) -> list[Any]:
+    rows: list[Any] = []
+    room = Room()
+    for chunk in chunks:
+        room.take(chunk)
+        rows += chunk
+    return rows
 
 
 def _settings(config: Mapping[str, Any]) -> list[str]:

@@ -24,7 +24,9 @@ from noetl_celery.tools.keys import (
     seconds,
     unknown_keys,
 )
+from noetl_celery.tools.limits import Room
 
+_FETCH_ROWS = 1000
 _KNOWN = frozenset({*pg_script.SQL_KEYS, "params", "script", "into"})
 
 
@@ -156,7 +158,12 @@ def _fetched(cursor: psycopg.Cursor[tuple[Any, ...]]) -> dict[str, Any]:
     if cursor.description is None:
         return {"rows": [], "row_count": max(0, cursor.rowcount)}
     names = [column.name for column in cursor.description]
-    rows = [dict(zip(names, values, strict=True)) for values in cursor.fetchall()]
+    rows: list[dict[str, Any]] = []
+    room = Room()
+    # Not all at once: that would be one call that stops the other rows of this process.
+    while page := cursor.fetchmany(_FETCH_ROWS):
+        room.take(page)
+        rows += (dict(zip(names, values, strict=True)) for values in page)
     return {"rows": rows, "row_count": len(rows), "columns": names}
 
 

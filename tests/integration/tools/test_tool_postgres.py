@@ -14,6 +14,7 @@ from noetl_celery.errors import ToolError
 from noetl_celery.outcome import Outcome
 from noetl_celery.tools import pg
 from noetl_celery.tools.base import ToolCall
+from noetl_celery.tools.limits import Limits, limits, set_limits
 from noetl_celery.tools.outcome import run_tool
 from noetl_celery.tools.postgres import PostgresTool
 
@@ -337,3 +338,21 @@ def test_what_into_cannot_be(into: Any, said: str) -> None:
     assert complaints
     assert {key for key, _ in complaints} == {"into"}
     assert said in complaints[0][1]
+
+
+def test_more_rows_than_a_result_may_have(run: Run, table: str, admin: psycopg.Connection[Any]) -> None:
+    before = limits()
+    try:
+        set_limits(Limits(output_bytes=1_000_000))
+        many = "SELECT n, 'row ' || n AS t FROM generate_series(1, 1000000) n"
+        outcome = run(f"INSERT INTO {table} (id) VALUES (99); {many}")
+        one = run("SELECT repeat('x', 2000000)")
+    finally:
+        set_limits(before)
+    assert outcome.error is not None
+    assert one.error is not None
+    assert (outcome.error.kind, one.error.kind) == ("result_too_large", "result_too_large")
+    assert "more than 1,000,000 bytes as JSON" in outcome.error.message
+    assert "the first 1,000,000 rows" not in outcome.error.message, "it went on to the end"
+    assert admin.execute(f"SELECT count(*) FROM {table} WHERE id = 99").fetchone() == (0,)
+    assert run("SELECT 1 AS one").data["rows"] == [{"one": 1}]

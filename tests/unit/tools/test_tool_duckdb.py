@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -385,3 +386,10 @@ def test_credentials_that_cannot_be_used(auth: Any, kind: str) -> None:
 def test_extensions_of_packages() -> None:
     assert duckdb_extensions.bundled("no such; thing") is None
     assert duckdb_extensions.bundled("nowhere") is None
+
+
+def test_more_rows_than_a_result_may_have() -> None:
+    set_limits(replace(limits(), output_bytes=100_000))
+    kind, message, retryable = failure("SELECT n, 'row ' || n AS t FROM range(100000000) r(n)")
+    assert (kind, retryable) == ("result_too_large", False)
+    assert "more than 100,000 bytes as JSON" in message

@@ -259,7 +259,10 @@ def alive(pid: int) -> None:
             "import os, signal; print('x'); os.kill(os.getpid(), signal.SIGKILL)",
             "was killed by signal 9 (out of memory?)",
         ),
-        ("import os, signal; print('x'); os.kill(os.getpid(), signal.SIGSEGV)", "was killed by signal 11 (Segmentation fault)"),
+        (
+            "import os, signal; print('x'); os.kill(os.getpid(), signal.SIGSEGV)",
+            "was killed by signal 11 (Segmentation fault)",
+        ),
         ("import os; print('x'); os._exit(3)", "ended by itself, without a result: exit code 3"),
     ],
 )
