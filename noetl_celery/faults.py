@@ -16,6 +16,7 @@ from collections import Counter
 POINTS = {
     "orchestrate.before_commit": "decided and written, not committed",
     "orchestrate.committed": "decided and committed, not published",
+    "claim.taken": "a ticket is taken for a source elsewhere, nothing is claimed",
     "claim.claimed": "rows claimed in an open transaction",
     "claim.recorded": "a tentative frame is durable, the source's claim is not",
     "claim.source_committed": "claim and tentative frame are durable, not confirmed",
@@ -33,8 +34,8 @@ _visits: Counter[str] = Counter()
 _armed: dict[str, tuple[str, int]] | None = None
 
 
-class FaultInjected(RuntimeError):
-    """Raised at a point armed with ``error``."""
+class FaultInjected(BaseException):
+    """Raised at a point armed with ``error``. Nobody catches it: it stands for the end of the process."""
 
 
 def reached(point: str) -> None:

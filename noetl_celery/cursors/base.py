@@ -24,6 +24,10 @@ class ClaimRequest:
     nothing. ``options`` are the cursor's own. ``reclaim``: a rendered statement to run before the claim, which sets
     free what workers that died have left leased; None for most claims. ``count``: a rendered query for the number of
     rows there are, for progress only; None for all claims but the first.
+
+    ``ticket`` is the same for all attempts at this claim, also after a crash, and nobody else's. An attempt whose
+    process stands still for ``lease_seconds`` is given up, and the next one begins: what it may still hold at the
+    source must not be passed over by that.
     """
 
     claim: str
@@ -35,6 +39,8 @@ class ClaimRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     reclaim: str | None = None
     count: str | None = None
+    ticket: int | None = None
+    lease_seconds: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """Claims in PostgreSQL: any statement that leases rows and returns them (``FOR UPDATE SKIP LOCKED … RETURNING``).
 
 Promise: no claim is orphaned. In our own database the claim shares our transaction. Elsewhere its transaction id is
-recorded before it commits, and ``pg_xact_status`` says afterwards what became of it.
+recorded before it commits, and ``pg_xact_status`` says afterwards what became of it. An attempt whose process stands
+still is undone by the source itself when its lease is over, and the next one waits for that: it would pass over rows
+that the first has locked. Nothing depends on the session, which may be a pooler's.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from noetl_celery.tools import pg, sql
 log = logging.getLogger(__name__)
 
 _PLACE = ("host", "hostaddr", "port", "dbname", "user")
+#: a source that does not answer soon is asked again by the next sweep; others wait for this one
+SETTLE_SECONDS = 3.0
+_NO_SUCH_DATABASE = "3D000"
 
 
 class PostgresCursor(Cursor):
@@ -55,19 +60,19 @@ class PostgresCursor(Cursor):
                 raise pg.tool_error(error, request.claim) from error
 
     def settle(self, source: Mapping[str, Any], credential: Mapping[str, Any]) -> Verdict:
-        """Asks the source about the recorded transaction. Raises ``ToolError`` while it cannot be asked."""
-        with pg.connection(credential) as session:
-            try:
-                here = _identity(session)
-                if here != (source["database"], source["system"]):
-                    return "unknown"
-                row = session.execute("SELECT pg_xact_status(%s::text::xid8)", (str(source["xid"]),)).fetchone()
-            except psycopg.errors.InvalidParameterValue:
-                return "unknown"  # a transaction id from the future: another server, restored from a backup
-            except psycopg.Error as error:
-                raise pg.tool_error(error) from error
-        verdicts: dict[str, Verdict] = {"committed": "committed", "aborted": "aborted", "in progress": "running"}
-        return verdicts.get(row[0] if row else "", "unknown")
+        """Asks the source about the recorded transaction. Raises ``ToolError`` while it cannot be asked.
+
+        A database that was dropped is not waited for, whether it was restored since or not: ``unknown``.
+        """
+        try:
+            with pg.connection(credential, timeout=SETTLE_SECONDS) as session:
+                return _fate(session, source)
+        except psycopg.Error as error:
+            raise pg.tool_error(error) from error
+        except ToolError as error:
+            if error.info.code == _NO_SUCH_DATABASE:
+                return "unknown"
+            raise
 
     def dead_letter(
         self,
@@ -95,21 +100,51 @@ def _place(fields: Mapping[str, Any], name: str) -> str:
 
 def _claim_and_record(session: pg.Connection, request: ClaimRequest, record: Record) -> Claimed:
     with session.transaction():
-        claimed = _claim(session, request)
+        _alone(session, request)
+        with session.patient(request.timeout_seconds):
+            claimed = _claim(session, request)
         if claimed.batches:
-            database, system = _identity(session)
             xid = session.execute("SELECT pg_current_xact_id()::text").fetchone()
             assert xid is not None
-            record(claimed.rows, {"xid": xid[0], "database": database, "system": system})
+            record(claimed.rows, {"xid": xid[0], **_identity(session)})
     return claimed
 
 
-def _identity(session: pg.Connection) -> tuple[str, str]:
+def _alone(session: pg.Connection, request: ClaimRequest) -> None:
+    """Waits until no other attempt at this ticket is left at the source. Ends with the transaction.
+
+    One that stands still is ended by its own timeout, one that was killed by its connection.
+    """
+    idle = max(1, int(request.lease_seconds * 1000))
+    session.execute(f"SET LOCAL statement_timeout = 0; SET LOCAL idle_in_transaction_session_timeout = {idle}")
+    if request.ticket is not None:
+        session.execute("SELECT pg_advisory_xact_lock(%s)", (request.ticket,))
+
+
+def _identity(session: pg.Connection) -> dict[str, str]:
+    """Which database this is. One that was restored under its name is another one."""
     row = session.execute(
-        "SELECT current_database()::text, (SELECT system_identifier::text FROM pg_control_system())"
+        "SELECT datname::text, oid::text, (SELECT system_identifier::text FROM pg_control_system()) "
+        "FROM pg_database WHERE datname = current_database()"
     ).fetchone()
     assert row is not None
-    return row[0], row[1]
+    return {"database": row[0], "oid": row[1], "system": row[2]}
+
+
+def _fate(session: pg.Connection, source: Mapping[str, Any]) -> Verdict:
+    (standby,) = session.execute("SELECT pg_is_in_recovery()").fetchone() or (False,)
+    if standby:
+        text = "this server is a standby now, and may not have heard of the claim; the primary is asked when it is back"
+        raise ToolError(ErrorInfo("connection", text, retryable=True))
+    here = _identity(session)
+    if any(source.get(name, value) != value for name, value in here.items()):
+        return "unknown"
+    try:
+        row = session.execute("SELECT pg_xact_status(%s::text::xid8)", (str(source["xid"]),)).fetchone()
+    except psycopg.errors.InvalidParameterValue:
+        return "unknown"  # a transaction id from the future: another server, restored from a backup
+    verdicts: dict[str, Verdict] = {"committed": "committed", "aborted": "aborted", "in progress": "running"}
+    return verdicts.get(row[0] if row else "", "unknown")
 
 
 def _claim(session: psycopg.Connection[Any], request: ClaimRequest) -> Claimed:
@@ -121,9 +156,11 @@ def _claim(session: psycopg.Connection[Any], request: ClaimRequest) -> Claimed:
     for _ in range(request.budget):
         rows = _run(session, request.claim, request.bindings)
         if not rows:
-            return Claimed(tuple(batches), True, total)
+            break
         batches.append(tuple(rows))
-    return Claimed(tuple(batches), False, total)
+    # Now, and not at the COMMIT: what a deferred constraint has to say is an error of this claim.
+    _run(session, "SET CONSTRAINTS ALL IMMEDIATE", {})
+    return Claimed(tuple(batches), len(batches) < request.budget, total)
 
 
 def _count(session: psycopg.Connection[Any], request: ClaimRequest) -> int | None:

@@ -21,13 +21,15 @@ DEAD_LETTER_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a driver is asked with. ``auth`` is as rendered, ``credential`` what it stands for."""
+    """What a driver is asked with. ``auth`` is as rendered, ``credential`` what it stands for; ``names`` is what the
+    cursor's templates see."""
 
     driver: Cursor
     claim: str
     auth: Any
     credential: Mapping[str, Any]
     options: Mapping[str, Any]
+    names: Mapping[str, Any]
 
 
 def source_of(process: Process, stage: StageNames, bindings: Mapping[str, Any]) -> Source:
@@ -47,6 +49,7 @@ def source_of(process: Process, stage: StageNames, bindings: Mapping[str, Any]) 
         auth,
         credential,
         {"lease_seconds": stage.settings.lease_seconds, **given},
+        names,
     )
 
 

@@ -73,7 +73,7 @@ def orphaned(connection: Connection, *, limit: int) -> list[dict[str, Any]]:
     return every(
         connection,
         """
-        SELECT claim_id, stage_id, execution_id, frame_index, budget, sole, taken_by FROM noetl.claim c
+        SELECT claim_id, stage_id, execution_id, frame_index, budget, sole, attempts, taken_by FROM noetl.claim c
         WHERE status = 'TAKEN' AND NOT EXISTS (SELECT FROM noetl.run r WHERE r.run_id = c.taken_by)
         ORDER BY claim_id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
         """,
@@ -88,7 +88,8 @@ def execution_of(connection: Connection, claim_id: int) -> int | None:
 
 
 def take(connection: Connection, claim_id: int, run_id: int) -> None:
-    """OPEN → TAKEN by a run, for sources whose claim cannot share our transaction."""
+    """OPEN → TAKEN by a run, for sources whose claim cannot share our transaction; its outbox row has served."""
+    outbox.take_claim(connection, claim_id)
     _expect(
         execute(
             connection,
@@ -182,6 +183,19 @@ def recall(connection: Connection, stage_id: int, *, republish_seconds: float) -
         signals.add(connection, claim["execution_id"], "claim.recalled", data, republish_seconds=republish_seconds)
 
 
+def let_go(connection: Connection, claim_id: int, run_id: int) -> None:
+    """Counts a failed attempt and ends its run; the ticket stays TAKEN until the source says what became of it."""
+    execute(
+        connection,
+        """
+        WITH gone AS (DELETE FROM noetl.run WHERE run_id = %(run)s)
+        UPDATE noetl.claim SET attempts = attempts + 1 WHERE claim_id = %(claim)s AND taken_by = %(run)s
+        """,
+        claim=claim_id,
+        run=run_id,
+    )
+
+
 def confirm(connection: Connection, claim_id: int) -> list[dict[str, Any]]:
     """TENTATIVE frames of a ticket whose source transaction has committed become RUNNING; returns them."""
     return every(
@@ -220,20 +234,25 @@ def tentative(connection: Connection, claim_id: int) -> list[dict[str, Any]]:
 ALIKE_OK, ALIKE_FAILED = 3, 20
 
 
-def known(connection: Connection, stage_id: int, digests: Sequence[int]) -> dict[int, bool]:
-    """Which of these rows frames of the stage have already: digest → is it still at work (or waiting for it)?"""
+def known(connection: Connection, stage_id: int, digests: Sequence[int], *, tentative: bool) -> dict[int, bool]:
+    """Which of these rows frames of the stage have already: digest → is it still at work (or waiting for it)?
+
+    ``tentative``: whether a TENTATIVE frame has its rows for sure. Where it has not, it may be gone the next moment.
+    """
     rows = every(
         connection,
         """
         SELECT d.digest, bool_or(r.status IN ('READY', 'TAKEN', 'PARKED')) AS at_work
         FROM noetl.frame f, unnest(f.digests) WITH ORDINALITY AS d(digest, place), noetl.row r
-        WHERE f.stage_id = %(stage)s AND f.status <> 'ABANDONED' AND f.digests && %(digests)s::bigint[]
+        WHERE f.stage_id = %(stage)s AND f.digests && %(digests)s::bigint[]
+          AND (f.status IN ('RUNNING', 'COMPLETED') OR f.status = 'TENTATIVE' AND %(tentative)s)
           AND d.digest = ANY(%(digests)s::bigint[]) AND r.frame_id = f.frame_id
           AND r.row_index = CASE WHEN f.weight > 1 THEN 0 ELSE d.place - 1 END
         GROUP BY d.digest
         """,
         stage=stage_id,
         digests=list(digests),
+        tentative=tentative,
     )
     return {row["digest"]: row["at_work"] for row in rows}
 
@@ -242,14 +261,15 @@ def seen_before(connection: Connection, stage_id: int, digests: Sequence[int]) -
     """Why a source looks as if its claims change nothing, or None.
 
     Either one of these rows waits in an open frame and nobody has begun it, so no body can have given it back; or
-    the last claims have returned exactly these rows, again and again.
+    the last claims have returned exactly these rows, again and again. A TENTATIVE frame proves nothing: if its claim
+    was undone, its rows are anybody's.
     """
     waiting = one(
         connection,
         """
         SELECT EXISTS (
             SELECT FROM noetl.frame f, unnest(f.digests) WITH ORDINALITY AS d(digest, place), noetl.row r
-            WHERE f.stage_id = %(stage)s AND f.status IN ('RUNNING', 'TENTATIVE') AND f.digests && %(digests)s::bigint[]
+            WHERE f.stage_id = %(stage)s AND f.status = 'RUNNING' AND f.digests && %(digests)s::bigint[]
               AND d.digest = ANY(%(digests)s::bigint[]) AND r.frame_id = f.frame_id
               AND r.row_index = CASE WHEN f.weight > 1 THEN 0 ELSE d.place - 1 END
               AND r.status IN ('READY', 'PARKED')) AS found
@@ -274,8 +294,8 @@ def _alike(connection: Connection, stage_id: int, digests: Sequence[int], answer
         FROM (-- the frames that one claim was cut into are one answer
               SELECT array_agg(d.digest ORDER BY f.frame_id, d.place) AS digests, max(f.failed_rows) AS failed
               FROM noetl.frame f, unnest(f.digests) WITH ORDINALITY AS d(digest, place)
-              WHERE f.stage_id = %(stage)s AND f.frame_index IN (
-                  SELECT DISTINCT frame_index FROM noetl.frame WHERE stage_id = %(stage)s
+              WHERE f.stage_id = %(stage)s AND f.status <> 'TENTATIVE' AND f.frame_index IN (
+                  SELECT DISTINCT frame_index FROM noetl.frame WHERE stage_id = %(stage)s AND status <> 'TENTATIVE'
                   ORDER BY frame_index DESC LIMIT %(answers)s)
               GROUP BY f.frame_index) AS last
         """,

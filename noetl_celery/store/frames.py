@@ -30,6 +30,8 @@ class NewFrame:
     row_concurrency: int
     lanes: int
     claim_id: int | None = None
+    #: what ``__claim_token`` is for its rows
+    token: int | None = None
     slots: int = 1
     weight: int = 1
     fail_fast: bool = False
@@ -53,9 +55,10 @@ def lane_width(row_concurrency: int, lanes: int, lane: int) -> int:
 #: makes a frame within the statement that makes its rows
 _MADE = """
     WITH made AS (
-        INSERT INTO noetl.frame (frame_id, stage_id, execution_id, claim_id, status, frame_index, rows, open_rows,
-                                 weight, slots, lanes, row_concurrency, fail_fast, dead_letter, digests, source)
-        VALUES (%(frame)s, %(stage)s, %(execution)s, %(claim)s, %(status)s, %(index)s, %(rows)s, %(rows)s,
+        INSERT INTO noetl.frame (frame_id, stage_id, execution_id, claim_id, token, status, frame_index, rows,
+                                 open_rows, weight, slots, lanes, row_concurrency, fail_fast, dead_letter, digests,
+                                 source)
+        VALUES (%(frame)s, %(stage)s, %(execution)s, %(claim)s, %(token)s, %(status)s, %(index)s, %(rows)s, %(rows)s,
                 %(weight)s, %(slots)s, %(lanes)s, %(concurrency)s, %(fail_fast)s, %(dead_letter)s, %(digests)s,
                 %(claimed_at)s)
     )
@@ -106,6 +109,7 @@ def _frame_values(frame: NewFrame, rows: int) -> dict[str, Any]:
         "stage": frame.stage_id,
         "execution": frame.execution_id,
         "claim": frame.claim_id,
+        "token": frame.token,
         "status": "TENTATIVE" if frame.tentative else "RUNNING",
         "index": frame.index,
         "rows": rows,
@@ -125,8 +129,8 @@ def load(connection: Connection, frame_id: int) -> Mapping[str, Any] | None:
     return one(
         connection,
         """
-        SELECT frame_id, stage_id, execution_id, claim_id, status, frame_index, rows, lanes, row_concurrency, attempt,
-               stopping, fail_fast
+        SELECT frame_id, stage_id, execution_id, claim_id, token, status, frame_index, rows, lanes, row_concurrency,
+               attempt, stopping, fail_fast
         FROM noetl.frame WHERE frame_id = %(frame)s
         """,
         frame=frame_id,

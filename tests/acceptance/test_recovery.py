@@ -20,7 +20,7 @@ pytestmark = pytest.mark.acceptance
 
 ROWS = 12
 #: what only a source in another database reaches
-ELSEWHERE = {"claim.recorded", "claim.source_committed"}
+ELSEWHERE = {"claim.taken", "claim.recorded", "claim.source_committed"}
 #: what only a row with a child reaches
 CALLING = {"lane.child_started"}
 #: rows that may have run when their worker died: those at work at once, and those whose outcomes are still collected

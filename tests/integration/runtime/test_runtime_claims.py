@@ -164,27 +164,6 @@ def test_a_passing_error_does_not_pass_for_ever(here: World, monkeypatch: pytest
     assert "no route to host" in here.value("SELECT error FROM noetl.execution")["message"]
 
 
-def test_an_error_at_the_sources_commit_is_left_to_the_sweep(
-    world: World, source: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The reply of the source's COMMIT is lost: nobody may claim again before the source was asked."""
-    execution = world.begin(cursor())
-    (claim,) = world.publisher.claims()
-    real = PostgresCursor.claim
-
-    def lost(self: PostgresCursor, request: Any, record: Any) -> Any:
-        real(self, request, record)
-        raise ToolError(ErrorInfo("connection", "server closed the connection unexpectedly", retryable=True))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(PostgresCursor, "claim", lost)
-        world.claim(claim)
-    assert ticket(world)["status"] == "TAKEN"
-    assert states(source) == {"open": 4, "claimed": 3}
-    assert world.settle(execution) == "COMPLETED"
-    assert seen(world) == [1, 2, 3, 4, 5, 6, 7]
-
-
 @pytest.mark.parametrize("max_bytes", ["", ", max_bytes: 10"])
 def test_a_claim_that_changes_nothing_ends(here: World, max_bytes: str) -> None:
     execution = here.begin(cursor("SELECT id FROM public.work ORDER BY id LIMIT 3", frame=f"max_rows: 3{max_bytes}"))
