@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ Pool = ConnectionPool[Connection]
 
 CONNECT_TIMEOUT_SECONDS = 10
 IDLE_IN_TRANSACTION_SECONDS = 600
+#: a pool that has lost its server tries no longer by itself: its pauses grow, and the next caller would wait with it
+RECONNECT_SECONDS = 3.0
 _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("host", ("db_host", "host", "hostname", "server")),
     ("port", ("db_port", "port")),
@@ -194,6 +197,7 @@ def _open(info: str, settings: PoolSettings) -> Pool:
         max_size=max(settings.max_size, settings.min_size, 1),
         timeout=settings.timeout,
         max_idle=settings.max_idle,
+        reconnect_timeout=RECONNECT_SECONDS,
         check=_check_idle,
         name=settings.name or None,
         open=True,
@@ -239,16 +243,7 @@ def connection(
     be reached, ``connection`` and retryable if all are in use for the pool's ``timeout``.
     """
     lender = _POOLS.get(credential, settings)
-    wait = lender.timeout if timeout is None else min(timeout, lender.timeout)
-    if not lender.get_stats().get("pool_size"):
-        # An empty pool connects behind our back and goes on trying. Somebody has to see why it fails.
-        _reach(credential, wait)
-    try:
-        borrowed = lender.getconn(wait)
-    except PoolTimeout:
-        _reach(credential, wait)
-        text = f"no connection became free within {wait:g} seconds (pool of {lender.max_size})"
-        raise ToolError(ErrorInfo("connection", text, retryable=True)) from None
+    borrowed = _borrow(lender, credential, lender.timeout if timeout is None else min(timeout, lender.timeout))
     try:
         with borrowed.patient(timeout):
             yield borrowed
@@ -258,6 +253,23 @@ def connection(
         raise
     finally:
         lender.putconn(borrowed)
+
+
+def _borrow(lender: Pool, credential: Mapping[str, Any], wait: float) -> Connection:
+    until = time.monotonic() + wait
+    if not lender.get_stats().get("pool_size"):
+        # An empty pool connects behind our back and goes on trying. Somebody has to see why it fails.
+        _reach(credential, wait)
+    while True:
+        left = until - time.monotonic()
+        try:
+            return lender.getconn(min(max(left, 0.0), RECONNECT_SECONDS))
+        except PoolTimeout:
+            # It may have lost the server, and pause between its attempts, while that is back.
+            _reach(credential, wait)
+        if left <= RECONNECT_SECONDS:
+            text = f"no connection became free within {wait:g} seconds (pool of {lender.max_size})"
+            raise ToolError(ErrorInfo("connection", text, retryable=True))
 
 
 def _reach(credential: Mapping[str, Any], timeout: float) -> None:
