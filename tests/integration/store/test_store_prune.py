@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from cases import collection, cursor, fill, single
 from services import credential_of
+from weeks import give_past, make_old, weeks
 from world import World, wait_for
 
 from noetl_celery.engine.decision import Event
@@ -32,11 +33,7 @@ def pruned(world: World, older_than: timedelta = MONTH, **options: Any) -> Prune
 
 
 def old(world: World, *executions_: int, days: int = 40) -> None:
-    """They, and what happened in them, were so many days ago."""
-    for table, times in {"execution": ("created_at", "started_at", "finished_at"), "event": ("created_at",)}.items():
-        changes = ", ".join(f"{time} = {time} - %s * interval '1 day'" for time in times)
-        values = [days] * len(times)
-        world.q(f"UPDATE noetl.{table} SET {changes} WHERE execution_id = ANY(%s)", *values, list(executions_))
+    make_old(world.q, executions_, days)
 
 
 def member(world: World, parent: int | None = None, *, days: int = 40, status: str = "COMPLETED") -> int:
@@ -86,24 +83,10 @@ def left(world: World, *executions_: int) -> dict[str, int]:
     return {table: count for table, count in found.items() if count}
 
 
-def weeks(world: World) -> list[str]:
-    return world.column("SELECT relname FROM pg_class WHERE relispartition AND relkind = 'r' ORDER BY 1")
-
-
 @pytest.fixture
 def history(world: World) -> World:
     """Weeks of events for the last three months."""
-    (first,) = world.column("SELECT relname FROM pg_class WHERE relname ~ '^event_before.*[0-9]$' AND relkind = 'r'")
-    world.q(f"DROP TABLE noetl.{first}")
-    world.q(
-        r"""
-        DO $$ DECLARE week timestamptz; BEGIN
-          FOR week IN SELECT date_trunc('week', now(), 'UTC') - n * interval '168 hours' FROM generate_series(0, 12) n
-          LOOP EXECUTE format('CREATE TABLE noetl.%I PARTITION OF noetl.event FOR VALUES FROM (%L) TO (%L)',
-            to_char(week AT TIME ZONE 'UTC', '"event_"IYYY"w"IW'), week, week + interval '168 hours');
-          END LOOP; END $$
-        """
-    )
+    give_past(world.q, 12)
     return world
 
 
@@ -252,20 +235,19 @@ def test_what_is_to_be_run_again_stays(world: World) -> None:
 
 def test_weeks_go_when_nothing_that_stays_is_as_old(history: World) -> None:
     world = history
-    before = weeks(world)
+    before = weeks(world.q)
     for days in (85, 60, 50, 20, 1):
         execution = member(world, days=days)
         world.do(events.append, execution, [Event("test", "OK")])
-        old(world, days=0)
         world.q(
             "UPDATE noetl.event SET created_at = created_at - %s * interval '1 day' WHERE execution_id = %s",
             days,
             execution,
         )
     assert pruned(world, timedelta(days=100)).partitions == ()
-    assert weeks(world) == before
+    assert weeks(world.q) == before
     would = pruned(world, timedelta(days=55), dry_run=True)
-    assert weeks(world) == before
+    assert weeks(world.q) == before
     done = pruned(world, timedelta(days=55))
     assert [week.name for week in would.partitions] == [week.name for week in done.partitions]
     assert all(week.bytes > 0 for week in done.partitions)
@@ -273,7 +255,7 @@ def test_weeks_go_when_nothing_that_stays_is_as_old(history: World) -> None:
     expected = [name for name in before if name < f"event_{cutoff:%Gw%V}"]
     assert [week.name for week in done.partitions] == expected
     assert expected
-    assert weeks(world) == [name for name in before if name not in expected]
+    assert weeks(world.q) == [name for name in before if name not in expected]
     assert (
         world.value("SELECT count(*) FROM noetl.event WHERE created_at < clock_timestamp() - interval '70 days'") == 0
     )
@@ -282,9 +264,9 @@ def test_weeks_go_when_nothing_that_stays_is_as_old(history: World) -> None:
 
 def test_without_any_execution_the_time_decides(history: World) -> None:
     world = history
-    before = weeks(world)
+    before = weeks(world.q)
     pruned(world, MONTH)
-    kept = weeks(world)
+    kept = weeks(world.q)
     cutoff = world.value("SELECT clock_timestamp() - interval '30 days'")
     assert kept == [name for name in before if name >= f"event_{cutoff:%Gw%V}"]
     assert len(kept) < len(before)
@@ -295,13 +277,12 @@ def test_an_old_execution_that_stays_keeps_its_events(history: World) -> None:
     world = history
     running = member(world, days=80, status="RUNNING")
     world.do(events.append, running, [Event("test", "OK")])
-    old(world, running, days=0)
     world.q("UPDATE noetl.event SET created_at = created_at - interval '80 days'")
     before = [
-        name for name in weeks(world) if name >= f"event_{world.value('SELECT created_at FROM noetl.event'):%Gw%V}"
+        name for name in weeks(world.q) if name >= f"event_{world.value('SELECT created_at FROM noetl.event'):%Gw%V}"
     ]
     pruned(world, timedelta(days=10))
-    assert weeks(world) == before
+    assert weeks(world.q) == before
     assert len(world.do(events.read, running)) == 1
 
 
