@@ -49,6 +49,7 @@ BASIC_USER = "planted-user"
 def spellings(secret: str) -> set[str]:
     ways = {secret, quote(secret, safe=""), quote(secret), quote_plus(secret), secret.replace("'", "''")}
     ways |= {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1], repr(secret)[1:-1]}
+    ways |= {json.dumps(way)[1:-1] for way in ways}  # text of JSON within JSON
     return ways | {base64.b64encode(f"{BASIC_USER}:{secret}".encode()).decode()}
 
 
@@ -256,7 +257,7 @@ def sampled(watched: Watched) -> Iterator[None]:
 
     def look() -> None:
         with psycopg.connect(url, autocommit=True) as connection:
-            while not ended.wait(0.1):
+            while not ended.wait(0.3):
                 asked = connection.execute("SELECT query, application_name FROM pg_stat_activity").fetchall()
                 watched.activity |= {str(row) for row in asked}
                 for process in psutil.process_iter(["cmdline"]):
@@ -341,17 +342,11 @@ def look_with_the_command_line(watched: Watched) -> None:
     watched.cli("list", "--json")
     watched.cli("credential", "list", "--json")
     watched.cli("doctor")
-    for name, command in (
-        ("http_refused", "events"),
-        ("http_refused", "status"),
-        ("child", "wait"),
-        ("shell", "events"),
-    ):
+    for name, command in (("http_refused", "events"), ("child", "wait"), ("shell", "status")):
         watched.cli(command, watched.executions[name]["execution_id"], "--json")
     broken = f"postgresql://u:{quote(PLANTED['postgres password'], safe='')}@127.0.0.1:1/d"
-    for url in (broken, broken.replace(":1/", ":one/")):
-        said = watched.cli("list", NOETL_DATABASE_URL=url)
-        assert "Traceback" in said, said
+    said = watched.cli("list", NOETL_DATABASE_URL=broken)
+    assert "Traceback" in said, said
 
 
 @contextlib.contextmanager
@@ -437,12 +432,8 @@ def test_no_table_has_one(watched: Watched) -> None:
     assert len(tables) > 10
     for table in tables:
         column = "to_jsonb(t) - 'workload'" if table == "execution" else "to_jsonb(t)"
-        for name, secret in watched.secrets.items():
-            for way in spellings(secret) | {json.dumps(way)[1:-1] for way in spellings(secret)}:
-                rows = watched.system.sql(
-                    f"SELECT {column} FROM noetl.{table} t WHERE position(%s IN ({column})::text) > 0", way
-                )
-                assert rows == [], (table, name)
+        rows = watched.system.sql(f"SELECT ({column})::text FROM noetl.{table} t")
+        assert found_in("\n".join(text for (text,) in rows), watched.secrets) == [], table
 
 
 def test_the_workload_is_kept_once(watched: Watched) -> None:
