@@ -124,3 +124,18 @@ class Cursor(Protocol):
         At least once: a row may come again after a crash. Raises ``ToolError``.
         """
         raise ToolError(ErrorInfo("config", f"cursor kind `{self.kind}` knows no dead letters"))
+
+
+@runtime_checkable
+class Keeper(Protocol):
+    """A cursor whose source hands out again what it has not heard of for a while. It has this beside all of
+    :class:`Cursor`, and ``acknowledges``."""
+
+    def keep(self, request: ClaimRequest, rows: Sequence[Mapping[str, Any]]) -> float:
+        """Tells the source that these rows wait or are at work here, and are not to be handed to anybody else.
+
+        ``request`` has the claim, the options and the credential of the one that claimed them, and ``execution_id``
+        among its bindings. Called outside of any transaction of ours, by every lane that works on a frame. Returns the
+        seconds after which it wants to be told again. Raises ``ToolError`` if the source does not answer.
+        """
+        ...

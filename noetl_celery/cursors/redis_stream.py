@@ -1,7 +1,7 @@
 """Claims from a Redis stream, as a consumer group: every entry to one claim of all executions that share the group.
 
-Promise: each entry is handed out at least once. It is handed out again only if it was not acknowledged within the
-lease: its worker, or the acknowledgement, was lost, or the row took longer. Redis has no transaction that a frame
+Promise: each entry is handed out at least once. It is handed out again only if nothing was heard of it for as long as
+the lease: its worker, or the acknowledgement, was lost, or its row was parked. Redis has no transaction that a frame
 could be part of: what was delivered and never recorded stays pending in the group, and comes back after the lease.
 """
 
@@ -11,7 +11,7 @@ import difflib
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ DEFAULT_GROUP = "noetl"
 DEFAULT_LEASE_SECONDS = 120.0
 _OPTIONS = ("group", "start", "create", "lease_seconds")
 _ENTRY = re.compile(r"\d+(?:-\d+)?")
-_ACKNOWLEDGED_AT_ONCE = 1000
+_AT_ONCE = 1000
 #: times that others may be quicker with the same idle entries before we leave those to them
 _RACES = 5
 #: Removes consumers that hold nothing and have been silent for ARGV[2] ms. In one step: to remove a consumer is to
@@ -69,7 +69,7 @@ class RedisStreamCursor(Cursor):
 
     ``claim`` is the name of the stream. ``options``: ``group`` (``noetl``); ``start``, where a group that is made
     begins: ``0`` with the oldest entry, ``$`` with the next one, or an entry's id; ``create: false`` makes no group;
-    ``lease_seconds`` (120), after which an entry without acknowledgement is handed out again.
+    ``lease_seconds`` (120), after which an entry that nobody works on and nobody acknowledged is handed out again.
 
     A row is ``{id, stream, **fields, __entry_id}``: values are text, or base64 where they are no UTF-8; fields named
     ``id`` or ``stream`` win over the entry's id and the stream's name. An entry that was deleted or trimmed before it
@@ -131,8 +131,16 @@ class RedisStreamCursor(Cursor):
         stream, group = claim.strip(), _text_option(options, "group", DEFAULT_GROUP)
         client = self._clients.get(credential)
         with translated(f"entries of the stream `{stream}` cannot be acknowledged"):
-            for at in range(0, len(rows), _ACKNOWLEDGED_AT_ONCE):
-                client.xack(stream, group, *(row[ENTRY_ID] for row in rows[at : at + _ACKNOWLEDGED_AT_ONCE]))
+            for ids in _ids(rows):
+                client.xack(stream, group, *ids)
+
+    def keep(self, request: ClaimRequest, rows: Sequence[Mapping[str, Any]]) -> float:
+        """Makes the rows' entries as good as just delivered (XCLAIM). Those that are acknowledged stay so."""
+        group = self._group(request)
+        with translated(f"entries of the stream `{group.stream}` cannot be kept"):
+            for ids in _ids(rows):
+                group.client.xclaim(group.stream, group.name, group.consumer, 0, ids, justid=True)
+        return group.lease_ms / 3000
 
     def dead_letter(
         self,
@@ -172,6 +180,12 @@ class RedisStreamCursor(Cursor):
             start=_text_option(request.options, "start", "0"),
             create=str(request.options.get("create", True)).lower() != "false",
         )
+
+
+def _ids(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
+    """The entries of rows, so many as one command may name."""
+    for at in range(0, len(rows), _AT_ONCE):
+        yield [row[ENTRY_ID] for row in rows[at : at + _AT_ONCE]]
 
 
 def _text_option(options: Mapping[str, Any], name: str, default: str) -> str:

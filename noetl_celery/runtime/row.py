@@ -30,10 +30,11 @@ from noetl_celery.template import jsonable, plain
 from noetl_celery.template.lazy import TooLarge
 from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.outcome import run_tool
+from noetl_celery.tools.pg_errors import READ_ONLY
 
 log = logging.getLogger("noetl_celery.task")
 
-#: how long a statement that lost our own PostgreSQL waits for it to come back before that is the row's error
+#: how long a statement that lost our own PostgreSQL waits at least before that is the row's error
 DATABASE_PATIENCE_SECONDS = 60.0
 
 
@@ -98,7 +99,7 @@ class RowRunner:
 
     def run(self, taken: TakenRow) -> tuple[RowEnd, int]:
         """Runs a row's tasks; returns how it ended and how many retries it has needed so far. Never raises."""
-        retries = taken.retries
+        retries, pipeline = taken.retries, None
         try:
             pipeline = self._pipeline(taken)
             while True:
@@ -124,7 +125,8 @@ class RowRunner:
         except Exception as error:
             log.exception("row %s of step %s failed unexpectedly", taken.index, self._stage.step.name)
             info = ErrorInfo("internal", f"{type(error).__name__}: {error}")
-            return Ended(_failure(taken.index, info, None, retries), {}), retries
+            failed = _failure(taken.index, info, None, retries)
+            return Ended(failed if pipeline is None else self._buried(failed, info, pipeline), {}), retries
 
     def _pipeline(self, taken: TakenRow) -> Pipeline:
         stage = self._stage
@@ -186,10 +188,12 @@ class RowRunner:
             credential=self._keychain.credential,
             print=lambda line: log.info("%s", line, extra=names),
             names=names,
+            deadline=self._stage.deadline,
             context=context,
             kept=self._stage.opener.at,
         )
-        give_up = time.monotonic() + DATABASE_PATIENCE_SECONDS
+        # Without that database the lane cannot go on either, and has as much patience.
+        give_up = time.monotonic() + max(DATABASE_PATIENCE_SECONDS, self._stage.settings.lease_seconds)
         pause = 0.2
         while True:
             outcome = run_tool(tool, call)
@@ -198,9 +202,9 @@ class RowRunner:
             pause = min(pause * 2, 5.0)
 
     def _lost_our_database(self, step: Run, outcome: Outcome) -> bool:
-        """A connection lost to the database that holds the truth is no news about this row: nothing can go on
-        without it. The task is run again when it is back."""
-        if outcome.error is None or outcome.error.kind != "connection":
+        """A lost connection to the database that holds the truth is no news about this row, nor is that this takes no
+        writes: nothing can go on without it. The task is run again when it is back."""
+        if outcome.error is None or (outcome.error.kind != "connection" and outcome.error.code != READ_ONLY):
             return False
         place = step.config.get("target") if step.task.kind == "transfer" else step.config
         if step.task.kind not in ("postgres", "transfer"):
@@ -272,8 +276,7 @@ class RowRunner:
         loop = self._stage.step.loop
         if loop is None or loop.cursor is None or loop.cursor.dead_letter is None:
             return outcome
-        names = pipeline.end_names({"error": error.as_dict()})
-        problem = dead_letter(self._process, self._stage, names)
+        problem = dead_letter(self._process, self._stage, lambda: pipeline.end_names({"error": error.as_dict()}))
         if problem is None:
             return outcome
         return replace(outcome, error=json.dumps({**json.loads(outcome.error or "{}"), "dead_letter": problem}))

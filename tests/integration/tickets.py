@@ -7,6 +7,8 @@ from typing import Any
 
 from world import World
 
+from noetl_celery.runtime.lane import Lane
+
 #: arms a fault point
 Arm = Callable[[str], None]
 
@@ -25,3 +27,17 @@ def frames_of(world: World) -> list[dict[str, Any]]:
 
 def seen(world: World) -> list[int]:
     return sorted(call["item"]["id"] for call in world.probe.calls)
+
+
+def crash(world: World) -> None:
+    """A lane takes rows, and its process dies."""
+    frame, number = world.publisher.lanes()[0]
+    world.publisher.sent.clear()
+    stage = world.value("SELECT stage_id FROM noetl.stage")
+    other = world.another_process()
+    lane = Lane(other, world.publisher, frame, stage, number)  # type: ignore[arg-type]
+    assert lane.start()
+    lane.close()
+    other.close()
+    world.q("UPDATE noetl.run SET lease_until = clock_timestamp()")
+    world.sweep()

@@ -394,3 +394,22 @@ def test_wrong_options_at_run_time(ask: Ask, request_: dict[str, Any]) -> None:
 
 def test_only_redis_itself_can_be_at_the_same_place(driver: RedisStreamCursor, redis_url: str) -> None:
     assert driver.same_place({"url": redis_url}, "postgresql://h/d") is False
+
+
+# -- keeping -----------------------------------------------------------------------------------------------------------
+
+
+def test_entries_at_work_are_kept_from_others(
+    driver: RedisStreamCursor, redis_url: str, server: redis.Redis, ask: Ask
+) -> None:
+    fill(server, 3)
+    rows = ask(execution="1", lease_seconds=60).rows
+    age(server, [row[ENTRY_ID] for row in rows], 3600)
+    driver.acknowledge(STREAM, {}, {"url": redis_url}, rows[:1])
+    request = ClaimRequest(
+        STREAM, {"execution_id": "1"}, {"url": redis_url}, timeout_seconds=5, options={"lease_seconds": 60}
+    )
+    for _ in range(2):
+        assert driver.keep(request, rows[:2]) == 20.0
+    assert pending(server) == 2, "what is acknowledged stays so"
+    assert numbers(ask(execution="2", lease_seconds=60)) == [2], "the one that nobody kept"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 import redis
-from world import World
+from tickets import claim_ids, crash
+from world import World, in_thread, wait_for
 
 from noetl_celery import faults
 from noetl_celery.cursors.redis_stream import RedisStreamCursor
 from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.runtime import lane
 
 pytestmark = pytest.mark.integration
 
@@ -133,6 +136,39 @@ def test_a_key_of_another_type_fails_the_step(world: World, server: redis.Redis,
     assert world.settle(execution) == "FAILED"
     error = world.value("SELECT error FROM noetl.execution WHERE execution_id = %s", execution)
     assert "`claim` has to name a stream" in json.dumps(error)
+
+
+def test_rows_at_work_are_not_handed_to_another_execution(
+    world: World, server: redis.Redis, filled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever waits in the frame as well: one row at a time, and each takes longer than the lease."""
+    slow = PLAYBOOK.replace("row_concurrency: 3", "row_concurrency: 1").replace(
+        f"group: {GROUP}", f"group: {GROUP}, lease_seconds: 1"
+    )
+    monkeypatch.setattr(lane, "LOOK_SECONDS", 0.1)
+    world.probe.act = lambda given: time.sleep(1.5) if given["n"] < 2 else None
+    execution = world.begin(slow)
+    world.claim(world.publisher.claims()[0])
+    ((frame, _),) = world.publisher.lanes()
+    other = world.begin(slow.replace("test/stream", "test/other"))
+    (_, claim) = claim_ids(world)
+    with in_thread(world.lane, frame):
+        wait_for(lambda: len(world.probe.calls) == 2, "one row has taken longer than the lease")
+        world.claim(claim)
+    assert {world.settle(execution), world.settle(other)} == {"COMPLETED"}
+    assert seen(world) == list(range(7))
+
+
+def test_a_row_that_its_workers_died_over_is_acknowledged(world: World, server: redis.Redis, filled: list[str]) -> None:
+    """It would come back to kill the workers of the next execution."""
+    server.xtrim(STREAM, maxlen=1, approximate=False)
+    execution = world.begin(PLAYBOOK)
+    world.claim(world.publisher.claims()[0])
+    for _ in range(world.settings.max_crashes):
+        crash(world)
+    assert world.settle(execution) == "COMPLETED"
+    assert world.steps(execution)["start"]["result"]["failed"] == 1
+    assert pending(server) == 0
 
 
 # dead letters

@@ -10,10 +10,11 @@ import pytest
 from cases import CLAIM
 from families import nothing_left, playbook
 from services import make_settings
+from tickets import crash
 from world import World
 
 from noetl_celery.errors import ErrorInfo, ToolError
-from noetl_celery.runtime.lane import Lane
+from noetl_celery.runtime.row import RowRunner
 from noetl_celery.settings import Settings
 
 pytestmark = pytest.mark.integration
@@ -124,18 +125,19 @@ def test_a_statement_that_fails_is_told_with_the_rows_own_error(
     assert "step start: the dead letter of a row was not written" in caplog.text
 
 
-def crash(world: World) -> None:
-    """A lane takes rows, and its process dies."""
-    frame, number = world.publisher.lanes()[0]
-    world.publisher.sent.clear()
-    stage = world.value("SELECT stage_id FROM noetl.stage")
-    other = world.another_process()
-    lane = Lane(other, world.publisher, frame, stage, number)  # type: ignore[arg-type]
-    assert lane.start()
-    lane.close()
-    other.close()
-    world.q("UPDATE noetl.run SET lease_until = clock_timestamp()")
-    world.sweep()
+def test_a_row_that_failed_for_a_bug_of_ours_comes_there(queue: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = RowRunner._reduced
+
+    def broken(self: RowRunner, pipeline: Any) -> Any:
+        if pipeline.position.iter["item"]["id"] == 3:
+            raise KeyError("nothing of the kind")
+        return real(self, pipeline)
+
+    monkeypatch.setattr(RowRunner, "_reduced", broken)
+    execution = queue.begin(loop(BURY.replace("'{{ error.message }}'", "$${{ error.message }}$$")))
+    assert queue.run(execution) == "COMPLETED"
+    assert dead(queue) == [(3, "internal", "KeyError: 'nothing of the kind'")]
+    assert queue.steps(execution)["start"]["result"]["failed"] == 1
 
 
 def test_a_row_that_workers_died_over_comes_there_without_another_try(queue: World) -> None:
