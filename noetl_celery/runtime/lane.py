@@ -56,11 +56,7 @@ def run_lane(process: Process, publisher: Publisher, frame_id: int, stage_id: in
         dispatches = lane.work()
     except LeaseLost as lost:
         log.warning("lane %s of frame %s stops: %s", number, frame_id, lost)
-        # Usually nothing is ours any more. If only the reply of a COMMIT was lost, this gives back what still is, and
-        # tells nothing twice.
-        lane.notes.drop()
-        lane.outcomes.clear()
-        dispatches = process.db.run(lane.give_up)
+        return
     except ServiceError as error:
         log.error("lane %s of frame %s gives up, its rows are run again: %s", number, frame_id, error)
         return
@@ -235,14 +231,23 @@ class Lane:
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def _start_rows(self) -> None:
-        assert self._pool is not None
+        """Begins as many rows as there are places for, once the database has confirmed that they are still ours."""
+        begin: list[TakenRow] = []
         while self.waiting and len(self.air) < self.width - self.parked:
             suspect = self.careful and self.waiting[0].crashes > 0
             if self.air and (suspect or self.suspect in self.air):
-                return  # a suspect waits until it is alone, and the others until it has ended
+                break  # a suspect waits until it is alone, and the others until it has ended
             row = self.waiting.popleft()
             self.suspect = row.index if suspect else None
             self.air.add(row.index)
+            begin.append(row)
+        if not begin:
+            return
+        unwritten = [outcome.index for outcome in self.outcomes]
+        unwritten += [index for index, position, _ in self.back if position is not None]
+        self.process.beginnings.begin(self.run_id, [*unwritten, *self.air], seconds=self.stage.settings.lease_seconds)
+        assert self._pool is not None
+        for row in begin:
             self._pool.submit(self._run_row, row)
 
     def _run_row(self, row: TakenRow) -> None:

@@ -18,6 +18,7 @@ from noetl_celery.errors import ErrorInfo, NoetlError, ToolError
 from noetl_celery.ids import new_id
 from noetl_celery.playbook import compile_playbook
 from noetl_celery.playbook.plan import Plan
+from noetl_celery.runtime.beginnings import Beginnings
 from noetl_celery.runtime.pulse import Pulse
 from noetl_celery.settings import Settings, load
 from noetl_celery.store import catalog
@@ -85,6 +86,7 @@ class Process:
             Limits(settings.result_max_bytes, settings.script_folders, settings.scripts_anywhere, settings.duckdb_dir)
         )
         self.worker_id = new_id()
+        self.beginnings = Beginnings(self.db)
         self.pulse = Pulse(self.db, self.worker_id, settings.heartbeat_seconds)
         self._credentials: dict[str, tuple[float, dict[str, Any]]] = {}
 
@@ -108,6 +110,7 @@ class Process:
 
     def close(self) -> None:
         self.pulse.stop()
+        self.beginnings.close()
         self.tools.close()
         self.db.close()
 

@@ -1,4 +1,4 @@
-"""What becomes of the work of a run that died: its rows are suspects, and counted."""
+"""What becomes of the work of a run that died: rows that had begun are suspects, and counted."""
 
 from __future__ import annotations
 
@@ -9,39 +9,47 @@ from psycopg.types.json import Json
 from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
-from noetl_celery.store import events, frames
+from noetl_celery.store import children, events, frames
 from noetl_celery.store.db import one
 
 _RETURN = """
-    WITH held AS (
-        UPDATE noetl.row r SET crashes = r.crashes + 1, taken_by = NULL, lane = NULL,
-               status = CASE WHEN r.crashes + 1 >= d.fails_at THEN 'FAILED' ELSE 'READY' END,
-               error = CASE WHEN r.crashes + 1 >= d.fails_at THEN %(error)s END,
-               position = CASE WHEN r.crashes + 1 >= d.fails_at THEN NULL
-                               WHEN r.crashes + 1 >= %(max)s THEN %(condemned)s::json ELSE r.position END,
-               finished_at = CASE WHEN r.crashes + 1 >= d.fails_at THEN clock_timestamp() END
-        FROM (SELECT %(max)s + dead_letter::int AS fails_at FROM noetl.frame WHERE frame_id = %(frame)s) d
+    WITH held AS MATERIALIZED (
+        SELECT r.row_index, b.begun, b.begun AND r.crashes + 1 >= %(max)s AS condemned,
+               b.begun AND r.crashes + 1 >= %(max)s + f.dead_letter::int AS fails, r.waits_for
+        FROM noetl.row r JOIN noetl.frame f USING (frame_id)
+        CROSS JOIN LATERAL (SELECT r.row_index = ANY(%(begun)s::int[]) AS begun) b
         WHERE r.frame_id = %(frame)s AND r.status = 'TAKEN' AND r.taken_by = %(run)s
-        RETURNING r.status
+        FOR UPDATE OF r
+    ), returned AS (
+        UPDATE noetl.row r SET crashes = r.crashes + h.begun::int, taken_by = NULL, lane = NULL,
+               status = CASE WHEN h.fails THEN 'FAILED' ELSE 'READY' END,
+               error = CASE WHEN h.fails THEN %(error)s END,
+               position = CASE WHEN h.fails THEN NULL WHEN h.condemned THEN %(condemned)s::json ELSE r.position END,
+               waits_for = CASE WHEN NOT h.fails THEN r.waits_for END,
+               finished_at = CASE WHEN h.fails THEN clock_timestamp() END
+        FROM held h WHERE r.frame_id = %(frame)s AND r.row_index = h.row_index
     ), counted AS (
-        SELECT count(*) FILTER (WHERE status = 'FAILED') AS failed,
-               count(*) FILTER (WHERE status = 'READY') AS again FROM held
+        SELECT count(*) FILTER (WHERE fails) AS failed, count(*) FILTER (WHERE NOT fails) AS returned,
+               count(*) FILTER (WHERE begun AND NOT condemned) AS again, coalesce(bool_or(begun), false) AS begun,
+               coalesce(array_agg(waits_for) FILTER (WHERE fails AND waits_for IS NOT NULL), '{}') AS children
+        FROM held
     )
     UPDATE noetl.frame f
     SET open_rows = f.open_rows - c.failed, failed_rows = f.failed_rows + c.failed,
-        reruns = f.reruns + c.again, attempt = f.attempt + 1,
+        reruns = f.reruns + c.again, attempt = f.attempt + c.begun::int,
         stopping = f.stopping OR (f.fail_fast AND c.failed > 0)
     FROM counted c, noetl.stage s
     WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND s.stage_id = f.stage_id
     RETURNING f.frame_id, f.stage_id, f.execution_id, f.open_rows, f.stopping, f.lanes, s.step_name, s.kind,
-              c.again, c.failed
+              c.returned, c.again, c.failed, c.children
 """
 
 
 def return_rows(
     connection: Connection, run: Mapping[str, Any], *, max_crashes: int, republish_seconds: float
 ) -> Mapping[str, Any] | None:
-    """Returns the rows that a dead run held to READY and counts a crash on each; at ``max_crashes`` a row fails.
+    """Returns the rows that a dead run held to READY. On those that had begun a crash is counted: they are suspects,
+    and their next run is a re-run. At ``max_crashes`` a row fails, and a child that it waited for is told to end.
 
     Where the playbook has a dead letter statement, such a row goes to a lane once more, which only runs that; if its
     worker dies again, the row fails without.
@@ -59,6 +67,7 @@ def return_rows(
         _RETURN,
         frame=run["frame_id"],
         run=run["run_id"],
+        begun=run["begun"] or [],
         max=max_crashes,
         error=Json(error),
         condemned=Json({"failed": error}),
@@ -70,9 +79,16 @@ def return_rows(
         "RETURNED",
         frame["step_name"],
         frame["stage_id"],
-        result={"lane": run["lane"], "returned": frame["again"], "failed": frame["failed"]},
+        result={
+            "lane": run["lane"],
+            "returned": frame["returned"],
+            "reruns": frame["again"],
+            "failed": frame["failed"],
+        },
     )
     events.append(connection, frame["execution_id"], [event], frame_id=frame["frame_id"])
+    for child in frame["children"]:
+        children.cancel(connection, child, "its caller's worker was lost", republish_seconds=republish_seconds)
     open_rows = frame["open_rows"]
     if frame["stopping"] and open_rows:
         open_rows = frames.skip_unstarted(connection, frame["frame_id"])

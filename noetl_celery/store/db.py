@@ -126,12 +126,12 @@ class Database:
         except sa.exc.DBAPIError as error:
             raise away(error) if passing(error) else error from error
 
-    def connect_raw(self) -> Session:
-        """A session of its own outside the pool, in autocommit mode, for a thread that keeps it. ``Unreachable``.
+    def connect_raw(self, purpose: str = "pulse") -> Session:
+        """A session of its own outside the pool, in autocommit mode, for whoever keeps it. ``Unreachable``.
 
         It counts as lost when the server says nothing for as long as a process may before it counts as dead.
         """
-        arguments = connect_args(self._settings, "noetl-celery pulse")
+        arguments = connect_args(self._settings, f"noetl-celery {purpose}")
         try:
             session = Session.connect(self._settings.libpq_url, autocommit=True, **arguments)
         except psycopg.OperationalError as error:

@@ -60,16 +60,18 @@ def take(
     """Takes up to ``limit`` READY rows from index ``floor`` on, in order, for a run that still holds its lane.
 
     Without ``suspects`` rows that were in the air at a crash are passed over. Nothing is taken by a run that has
-    lost its lease.
+    lost its lease, and it cannot lose it before this transaction ends: rows taken by nobody would wait for ever.
     """
     rows = every(
         connection,
         """
-        WITH next AS MATERIALIZED ( -- as a plain subquery it may be run once per row, and its LIMIT means nothing
+        WITH held AS MATERIALIZED (
+            SELECT FROM noetl.run WHERE run_id = %(run)s FOR KEY SHARE
+        ), next AS MATERIALIZED ( -- as a plain subquery it may be run once per row, and its LIMIT means nothing
             SELECT row_index FROM noetl.row
             WHERE frame_id = %(frame)s AND row_index >= %(floor)s AND status = 'READY'
               AND (crashes = 0 OR %(suspects)s)
-              AND EXISTS (SELECT FROM noetl.run WHERE run_id = %(run)s)
+              AND EXISTS (SELECT FROM held)
             ORDER BY row_index LIMIT %(limit)s FOR UPDATE SKIP LOCKED
         )
         UPDATE noetl.row r SET status = 'TAKEN', taken_by = %(run)s, lane = %(lane)s

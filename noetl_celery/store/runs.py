@@ -108,7 +108,7 @@ def finish(connection: Connection, run_id: int) -> bool:
 
 def held(connection: Connection, run_id: int) -> bool:
     """Does the run still hold its work? It does until this transaction ends."""
-    return one(connection, "SELECT run_id FROM noetl.run WHERE run_id = %(run)s FOR SHARE", run=run_id) is not None
+    return one(connection, "SELECT run_id FROM noetl.run WHERE run_id = %(run)s FOR KEY SHARE", run=run_id) is not None
 
 
 #: the lease of run ``r`` of worker ``w`` is over, or its process is dead: session gone, and not seen since. A process
@@ -146,7 +146,7 @@ def expire(connection: Connection, run_id: int, *, dead_after_seconds: float) ->
             WHERE r.run_id = %(run)s AND {_LOST} FOR UPDATE OF r SKIP LOCKED
         )
         DELETE FROM noetl.run r USING gone WHERE r.run_id = gone.run_id
-        RETURNING r.run_id, r.worker_id, r.execution_id, r.frame_id, r.claim_id, r.lane
+        RETURNING r.run_id, r.worker_id, r.execution_id, r.frame_id, r.claim_id, r.lane, r.begun
         """,
         run=run_id,
         dead=dead_after_seconds,
@@ -165,6 +165,22 @@ def extend(session: psycopg.Connection[Any], runs: Sequence[int]) -> tuple[set[i
         {"runs": list(runs)},
     ).fetchall()
     return {run for run, _ in rows}, [run for run, due in rows if due]
+
+
+def begin_rows(session: psycopg.Connection[Any], run_id: int, rows: Sequence[int]) -> bool:
+    """Notes which rows of a lane have begun, or begin now, and are not written yet. False if the run is gone: then
+    none of them may begin. Its lease is whole from now on. Idempotent; in the session's own transaction (autocommit).
+    """
+    return bool(
+        session.execute(
+            """
+            UPDATE noetl.run SET begun = %(rows)s,
+                   lease_until = greatest(lease_until, clock_timestamp() + lease_seconds * interval '1 second')
+            WHERE run_id = %(run)s
+            """,
+            {"run": run_id, "rows": list(rows)},
+        ).rowcount
+    )
 
 
 def beat(session: psycopg.Connection[Any], runs: Sequence[int]) -> None:

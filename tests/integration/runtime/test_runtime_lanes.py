@@ -338,3 +338,37 @@ def test_a_lost_commit_runs_no_row_twice(world: World, committed: bool) -> None:
     assert world.settle(execution) == "COMPLETED"
     assert world.value("SELECT ok_rows FROM noetl.frame") == 60
     assert world.events(execution).count("iteration_completed") == 60, "nothing was told twice"
+
+
+def test_rows_are_noted_before_they_begin_and_until_they_are_written(world: World) -> None:
+    noted: list[tuple[int, list[int]]] = []
+
+    def act(given: Mapping[str, Any]) -> None:
+        noted.append((given["item"], world.value("SELECT begun FROM noetl.run")))
+
+    # One row at a time, whose looks at the table do not meet.
+    world.probe.act = act
+    execution = world.begin(collection("{{ range(30) | list }}", spec="mode: sequential"))
+    assert world.run(execution) == "COMPLETED"
+    assert [item for item, _ in noted] == list(range(30))
+    for item, begun in noted:
+        assert begun[-1] == item, "it is noted before it begins"
+        assert begun == sorted(begun), begun
+        assert set(begun) <= set(range(item + 1)), "what was taken ahead has not begun"
+        assert len(begun) <= 21, "rows in the air and a batch of outcomes"
+
+
+def test_nothing_begins_for_a_lane_that_was_given_up(world: World) -> None:
+    """As after a pause of the whole process: its lease was over, and somebody else has the rows."""
+    real = world.process.beginnings.begin
+
+    def paused(run_id: int, rows: Any, *, seconds: float) -> None:
+        if len(world.probe.calls) >= 4:
+            world.q("DELETE FROM noetl.run")
+        real(run_id, rows, seconds=seconds)
+
+    world.process.beginnings.begin = paused  # type: ignore[method-assign]
+    world.begin(collection("{{ range(10) | list }}", spec="mode: sequential"))
+    frame, lane = world.publisher.lanes()[0]
+    world.lane(frame, lane)
+    assert items(world) == [0, 1, 2, 3]

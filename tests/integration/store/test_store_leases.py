@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -39,6 +40,7 @@ def start(world: World, run: int = RUN) -> None:
     world.do(outbox.add_lanes, EXECUTION, STAGE, FRAME, [0], "b", delay_seconds=30.0)
     assert world.do(runs.start_lane, run, WORKER, FRAME, 0, lease=10.0, heartbeat=5.0)
     world.do(rows.take, FRAME, run, 0, floor=0, limit=3, suspects=True)
+    assert runs.begin_rows(world.session, run, [0, 1, 2])
 
 
 def alive(world: World) -> psycopg.Connection[Any]:
@@ -60,8 +62,8 @@ def expired(world: World, dead_after: float = 1.0) -> list[dict[str, Any]]:
     return [] if removed is None else [dict(removed)]
 
 
-def return_rows(world: World, *, max_crashes: int = 3, run: int = RUN) -> Any:
-    lost = {"run_id": run, "frame_id": FRAME, "lane": 0}
+def return_rows(world: World, *, max_crashes: int = 3, run: int = RUN, begun: Sequence[int] | None = (0, 1, 2)) -> Any:
+    lost = {"run_id": run, "frame_id": FRAME, "lane": 0, "begun": None if begun is None else list(begun)}
     return world.do(crashes.return_rows, lost, max_crashes=max_crashes, **AGAIN)
 
 
@@ -98,6 +100,7 @@ def test_a_dead_process_is_known_by_its_lock_and_its_silence(running: World) -> 
         "frame_id": FRAME,
         "claim_id": None,
         "lane": 0,
+        "begun": [0, 1, 2],
     }
 
 
@@ -172,6 +175,58 @@ def test_rows_come_back_as_suspects(running: World) -> None:
     (frame,) = running.q("SELECT open_rows, reruns, attempt, failed_rows FROM noetl.frame")
     assert frame == {"open_rows": 3, "reruns": 2, "attempt": 2, "failed_rows": 0}
     assert running.events(EXECUTION) == ["frame.abandoned"]
+
+
+@pytest.mark.parametrize("begun", [None, [], [0]])
+def test_rows_that_had_not_begun_come_back_as_they_were(running: World, begun: list[int] | None) -> None:
+    """What was taken ahead is no suspect, and its next run is its first one."""
+    running.do(rows.finish, FRAME, RUN, [RowOutcome(0, True)], **AGAIN)
+    running.q("UPDATE noetl.row SET position = '{}', retries = 2 WHERE row_index = 1")
+    expired(running)
+    assert return_rows(running, max_crashes=1, begun=begun) is not None
+    assert running.rows(FRAME) == ["OK", "READY", "READY", "READY"]
+    assert running.column("SELECT crashes FROM noetl.row ORDER BY row_index") == [0] * 4
+    (row,) = running.q("SELECT position, retries, taken_by, lane FROM noetl.row WHERE row_index = 1")
+    assert row == {"position": {}, "retries": 2, "taken_by": None, "lane": None}
+    (frame,) = running.q("SELECT reruns, attempt, failed_rows FROM noetl.frame")
+    assert frame == {"reruns": 0, "attempt": 1, "failed_rows": 0}
+    (event,) = running.column("SELECT result FROM noetl.event")
+    assert event == {"lane": 0, "returned": 2, "reruns": 0, "failed": 0}
+
+
+def test_rows_begin_only_under_a_run_that_is_there_and_its_lease_is_whole_then(running: World) -> None:
+    left = "SELECT extract(epoch FROM lease_until - clock_timestamp())::float FROM noetl.run"
+    age(running, lease=0.5)
+    assert runs.begin_rows(running.session, RUN, [1, 2, 3])
+    assert 9.0 < running.value(left) <= 10.0
+    assert running.value("SELECT begun FROM noetl.run") == [1, 2, 3]
+    running.do(runs.finish, RUN)
+    assert not runs.begin_rows(running.session, RUN, [1, 2, 3])
+
+
+def test_a_run_is_not_expired_while_it_takes_rows(running: World) -> None:
+    """Its rows would be taken by nobody: the sweep would not see them, and nobody else would look."""
+    age(running, lease=-1.0)
+    with running.process.db.begin() as connection:
+        assert rows.take(connection, FRAME, RUN, 0, floor=0, limit=9, suspects=True)
+        assert expired_run(running) is None
+    assert expired_run(running) is not None
+    return_rows(running)
+    assert running.rows(FRAME) == ["READY"] * 4
+
+
+def expired_run(world: World) -> Any:
+    return world.do(runs.expire, RUN, dead_after_seconds=1.0)
+
+
+def test_a_row_whose_last_worker_is_lost_tells_its_child_to_end(running: World) -> None:
+    running.q("UPDATE noetl.row SET waits_for = 77 + row_index WHERE row_index IN (1, 2)")
+    running.q("UPDATE noetl.row SET crashes = 2 WHERE row_index = 1")
+    expired(running)
+    return_rows(running, begun=[1, 2])
+    assert running.rows(FRAME) == ["READY", "FAILED", "READY", "READY"]
+    assert running.q("SELECT execution_id, type FROM noetl.signal") == [{"execution_id": 78, "type": "cancel"}]
+    assert running.column("SELECT waits_for FROM noetl.row ORDER BY row_index") == [None, None, 79, None]
 
 
 def test_returning_twice_returns_nothing_more(running: World) -> None:

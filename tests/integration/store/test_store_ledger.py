@@ -10,7 +10,7 @@ from cases import collection
 from world import World
 
 from noetl_celery.ids import new_id
-from noetl_celery.store import frames, ledger, outbox, rows, runs
+from noetl_celery.store import crashes, frames, ledger, outbox, rows, runs
 from noetl_celery.store.frames import NewFrame
 from noetl_celery.store.rows import RowOutcome
 
@@ -76,6 +76,15 @@ def test_the_books_at_every_turn(world: World, lane: int) -> None:
     assert "ledger.difference" not in world.events(EXECUTION)
     world.q("UPDATE noetl.stage SET status = 'CANCELLED', ok_rows = 6, failed_rows = 2")
     assert books(world)["differences"] == ("the step counted 2 rows failed, its frames 3",)
+
+
+def test_a_crash_leaves_the_books_balanced(world: World, lane: int) -> None:
+    assert runs.begin_rows(world.session, lane, [0, 1])
+    world.do(runs.finish, lane)
+    world.do(
+        crashes.return_rows, {"run_id": lane, "frame_id": FRAME, "lane": 0, "begun": [0, 1]}, max_crashes=3, **AGAIN
+    )
+    assert books(world) == HEAD | {"ready": 18, "requests": 1, "starts": 1, "reruns": 6}
 
 
 def test_a_difference_is_told_and_ends_the_frame_all_the_same(
