@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from noetl_celery.aio import AsyncExecution, AsyncNoetl
-    from noetl_celery.client import Execution, Noetl, Registered
+    from noetl_celery.client import Noetl, Registered
     from noetl_celery.errors import (
         ExecutionFailed,
         InputError,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         ServiceError,
         WaitTimeout,
     )
+    from noetl_celery.execution import Execution
     from noetl_celery.settings import Settings
 
     __version__: str
@@ -65,7 +66,8 @@ _ERRORS = (
 )
 _SOURCES = {
     **dict.fromkeys(("AsyncExecution", "AsyncNoetl"), "aio"),
-    **dict.fromkeys(("Execution", "Noetl", "Registered"), "client"),
+    **dict.fromkeys(("Noetl", "Registered"), "client"),
+    "Execution": "execution",
     **dict.fromkeys(("Snapshot", "StepProgress"), "report"),
     **dict.fromkeys(_ERRORS, "errors"),
     "Settings": "settings",

@@ -11,7 +11,8 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
-from noetl_celery.client import Execution, Noetl
+from noetl_celery.client import Noetl
+from noetl_celery.execution import Execution
 from noetl_celery.report import Snapshot
 from noetl_celery.settings import Settings
 
@@ -45,7 +46,7 @@ async def _stepped(items: Iterator[T] | Generator[T, None, None]) -> AsyncIterat
 
 
 class AsyncExecution:
-    """:class:`~noetl_celery.client.Execution`, to be awaited. ``sync`` is the synchronous one."""
+    """:class:`~noetl_celery.execution.Execution`, to be awaited. ``sync`` is the synchronous one."""
 
     def __init__(self, sync: Execution) -> None:
         self.sync = sync
@@ -73,10 +74,12 @@ class AsyncExecution:
     cancel = _awaited(Execution.cancel)
     pause = _awaited(Execution.pause)
     resume = _awaited(Execution.resume)
+    retry = _awaited(Execution.retry)
+    verify = _awaited(Execution.verify)
     _outcome = _awaited(Execution.outcome)
 
     async def wait(self, timeout: float | None = None) -> str:
-        """See :meth:`Execution.wait <noetl_celery.client.Execution.wait>`."""
+        """See :meth:`Execution.wait <noetl_celery.execution.Execution.wait>`."""
         status = ""
         async for snapshot, pause in _stepped(self.sync.looks(timeout, steps=False)):
             status = snapshot.status
@@ -84,24 +87,24 @@ class AsyncExecution:
         return status
 
     async def watch(self, timeout: float | None = None) -> AsyncIterator[Snapshot]:
-        """See :meth:`Execution.watch <noetl_celery.client.Execution.watch>`."""
+        """See :meth:`Execution.watch <noetl_celery.execution.Execution.watch>`."""
         async for snapshot, pause in _stepped(self.sync.looks(timeout)):
             yield snapshot
             await asyncio.sleep(pause)
 
     async def result(self, timeout: float | None = None) -> Any:
-        """See :meth:`Execution.result <noetl_celery.client.Execution.result>`."""
+        """See :meth:`Execution.result <noetl_celery.execution.Execution.result>`."""
         await self.wait(timeout)
         return await self._outcome()
 
     async def step_result_text(self, step: str, path: str = "") -> AsyncIterator[str]:
-        """See :meth:`Execution.step_result_text <noetl_celery.client.Execution.step_result_text>`."""
+        """See :meth:`Execution.step_result_text <noetl_celery.execution.Execution.step_result_text>`."""
         pieces = await asyncio.to_thread(self.sync.step_result_text, step, path)
         async for piece in _stepped(pieces):
             yield piece
 
     async def events(self, after: int = 0, *, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
-        """See :meth:`Execution.events <noetl_celery.client.Execution.events>`."""
+        """See :meth:`Execution.events <noetl_celery.execution.Execution.events>`."""
         async for found in _stepped(self.sync.event_feed(after, follow=follow)):
             if isinstance(found, float):
                 await asyncio.sleep(found)

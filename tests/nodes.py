@@ -19,7 +19,7 @@ from psycopg.rows import dict_row
 
 from noetl_celery import Noetl
 from noetl_celery.cli.embedded import EmbeddedServices
-from noetl_celery.client import Execution
+from noetl_celery.execution import Execution
 from noetl_celery.settings import load
 from noetl_celery.store import migrate
 from noetl_celery.store.credentials import Vault
@@ -111,9 +111,12 @@ class Cluster:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
 
-    def start(self, name: str, *options: str, queues: str = QUEUES, wait: bool = True, **env: str) -> Node:
+    def start(
+        self, name: str, *options: str, queues: str = QUEUES, wait: bool = True, app: str = "noetl_celery", **env: str
+    ) -> Node:
+        """Starts ``celery worker``; ``app``: the module that Celery finds its app in."""
         log = self.folder / f"{name}-{len(self.nodes)}.log"
-        command = [sys.executable, "-m", "celery", "-A", "noetl_celery", "worker", "-n", f"{name}@test", "-Q", queues]
+        command = [sys.executable, "-m", "celery", "-A", app, "worker", "-n", f"{name}@test", "-Q", queues]
         with log.open("wb") as out:
             process = subprocess.Popen(
                 [*command, "--without-gossip", "--without-mingle", "--loglevel", "INFO", *options],
@@ -150,7 +153,7 @@ class Cluster:
             assert node.process.poll() is None, node.text
             return node.text.count(" ready.") >= wanted
 
-        wait_for(up, f"{node.name} is ready", 30)
+        wait_for(up, f"{node.name} is ready", 120)
 
     def consume(self, node: Node, wanted: bool, *, queues: str = QUEUES) -> None:
         """Tells a node to take messages, or to take none."""
@@ -164,8 +167,8 @@ class Cluster:
             assert replies, f"{node.name} does not answer"
 
     def q(self, statement: str, *values: Any) -> list[dict[str, Any]]:
-        url = self.env["NOETL_DATABASE_URL"]
-        with psycopg.connect(url, autocommit=True, row_factory=dict_row) as connection:
+        url, ours = self.env["NOETL_DATABASE_URL"], "-c statement_timeout=0 -c default_transaction_read_only=off"
+        with psycopg.connect(url, autocommit=True, row_factory=dict_row, options=ours) as connection:
             cursor = connection.execute(statement, values or None)  # type: ignore[arg-type]
             return cursor.fetchall() if cursor.description is not None else []
 

@@ -17,7 +17,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from noetl_celery.cli import console, credentials, database, executions, playbooks
+from noetl_celery.cli import console, control, credentials, database, executions, playbooks
+from noetl_celery.cli.doctor import doctor
 from noetl_celery.cli.lint import lint
 from noetl_celery.cli.plan import plan
 from noetl_celery.cli.prune import prune
@@ -61,13 +62,18 @@ app.command()(playbooks.register)
 app.command()(playbooks.run)
 app.command()(executions.status)
 app.command()(executions.wait)
-app.command()(executions.cancel)
+app.command()(control.cancel)
+app.command()(control.pause)
+app.command()(control.resume)
+app.command()(control.retry)
 app.command()(executions.events)
 app.command()(executions.result)
 app.command("list")(executions.list_)
 app.command()(lint)
 app.command()(plan)
 app.command()(schema)
+app.command()(doctor)
+app.command()(control.verify)
 app.command()(prune)
 app.add_typer(credentials.commands, name="credential")
 app.add_typer(database.commands, name="db")

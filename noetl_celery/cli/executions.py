@@ -1,4 +1,4 @@
-"""``noetl-celery status``, ``wait``, ``cancel``, ``events`` and ``list``."""
+"""``noetl-celery status``, ``wait``, ``events``, ``result`` and ``list``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from noetl_celery.cli.console import (
     FAILED,
     detaching,
     flush,
-    note,
     out,
     out_json,
     seconds_text,
@@ -23,7 +22,7 @@ from noetl_celery.cli.console import (
 from noetl_celery.errors import InputError, WaitTimeout
 
 if TYPE_CHECKING:
-    from noetl_celery.client import Execution
+    from noetl_celery.execution import Execution
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The execution's id.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -61,21 +60,6 @@ def wait(
         execution = client.execution(execution_id)
         with detaching(execution.id):
             raise typer.Exit(follow(execution, timeout, as_json=as_json))
-
-
-def cancel(
-    execution_id: Id,
-    reason: Annotated[str | None, typer.Option(help="Why, for those who look at it later.")] = None,
-) -> None:
-    """Ends an execution: nothing new starts, what runs is finished. Asking again does no harm."""
-    from noetl_celery.client import Noetl
-
-    with Noetl() as client:
-        execution = client.execution(execution_id)
-        if execution.cancel(reason):
-            note(f"execution {execution.id} is being cancelled")
-        else:
-            note(f"execution {execution.id} has ended already: {execution.status()}")
 
 
 def events(

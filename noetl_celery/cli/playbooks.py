@@ -15,7 +15,8 @@ from noetl_celery.cli.problems import Sources, shown
 from noetl_celery.errors import PlaybookInvalid, Problem
 
 if TYPE_CHECKING:
-    from noetl_celery.client import Execution, Noetl
+    from noetl_celery.client import Noetl
+    from noetl_celery.execution import Execution
     from noetl_celery.submission import Playbook
 
 Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="Playbooks (YAML).", show_default=False)]

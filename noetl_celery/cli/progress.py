@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
-    from noetl_celery.client import Execution
+    from noetl_celery.execution import Execution
     from noetl_celery.report import Snapshot, StepProgress
 
 #: without a terminal: at most a line per step so often, and none before

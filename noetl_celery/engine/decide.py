@@ -30,7 +30,7 @@ from noetl_celery.engine.shapes import (
 from noetl_celery.engine.state import FINAL, ExecutionState, Signal, StageState, Waiting
 from noetl_celery.errors import TemplateError
 from noetl_celery.playbook.plan import Arc, Plan, StepPlan
-from noetl_celery.template import LazySequence, reference, scope
+from noetl_celery.template import LazySequence, reference, scope, time_is
 
 #: steps entered by one call: so many without any work between them only in a circle of routers that has no end
 OPENINGS_PER_TURN = 1_000
@@ -45,20 +45,19 @@ def decide(
     Signals about stages that are no longer open are ignored, so a stale note does no harm. An execution that has
     ended changes only if it is told to run failed work again. ``now`` is what templates see as the time.
     """
-    turn = _Turn(plan, state, facts, new_id, now)
-    for signal in signals:
-        if state.status not in FINAL or signal.type == "retry":
-            turn.take(signal)
-    if state.status not in FINAL:
-        turn.settle()
+    turn = _Turn(plan, state, facts, new_id)
+    with time_is(now):
+        for signal in signals:
+            if state.status not in FINAL or signal.type == "retry":
+                turn.take(signal)
+        if state.status not in FINAL:
+            turn.settle()
     return turn.decision
 
 
 class _Turn:
-    def __init__(
-        self, plan: Plan, state: ExecutionState, facts: Facts, new_id: Callable[[], int], now: datetime
-    ) -> None:
-        self.plan, self.state, self.facts, self.new_id, self.now = plan, state, facts, new_id, now
+    def __init__(self, plan: Plan, state: ExecutionState, facts: Facts, new_id: Callable[[], int]) -> None:
+        self.plan, self.state, self.facts, self.new_id = plan, state, facts, new_id
         self.decision = Decision()
         self.fresh: dict[str, Any] = {}
         self.fresh_tasks: dict[str, Mapping[str, Any]] = {}
@@ -441,7 +440,7 @@ class _Turn:
     ) -> Mapping[str, Any]:
         results = ChainMap(self.fresh, self.facts.results)  # type: ignore[arg-type]
         more = dict(extra or {})
-        last: dict[str, Any] = {"now": lambda: self.now}
+        last: dict[str, Any] = {}
         if output is not None:
             more |= {"output": output, "outcome": output}
             last["response"] = output["data"]

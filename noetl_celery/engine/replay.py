@@ -15,7 +15,7 @@ from typing import Any, cast
 from noetl_celery.engine.decide import decide
 from noetl_celery.engine.decision import Decision
 from noetl_celery.engine.facts import Facts, Unfinished
-from noetl_celery.engine.state import ExecutionState, Signal, StageState
+from noetl_celery.engine.state import FINAL, ExecutionState, Signal, StageState
 from noetl_celery.playbook.plan import Plan
 
 #: the type of the event that keeps a turn
@@ -29,21 +29,28 @@ class Turn:
         self._signals, self._now, self._new_id = signals, now, new_id
         self._ids: list[int] = []
         self._unfinished: list[list[Unfinished]] = []
+        self._retried = False
 
     def decide(self, plan: Plan, state: ExecutionState, facts: Facts) -> Decision:
         """Calls :func:`~noetl_celery.engine.decide.decide`, and remembers."""
-        return decide(plan, state, self._signals, _asking(facts, self._ask(facts)), self._draw, self._now)
+        ended = state.status in FINAL
+        decision = decide(plan, state, self._signals, _asking(facts, self._ask(facts)), self._draw, self._now)
+        self._retried = any(event.type == "playbook.retried" for event in decision.events)
+        # What comes after the end is no turn, unless it opens work again.
+        state.turns += 0 if ended and not self._retried else 1
+        return decision
 
     def record(self, state: ExecutionState) -> dict[str, Any]:
         """What is to be kept of the turn, as JSON; ``state`` is what it left."""
         kept: dict[str, Any] = {
+            "turn": state.turns,
             "signals": [[signal.type, signal.data] for signal in self._signals],
             "ids": self._ids,
             "now": self._now.isoformat(),
         }
         if self._unfinished:
             kept["unfinished"] = [[astuple(frame) for frame in answer] for answer in self._unfinished]
-        if any(signal.type == "retry" for signal in self._signals):
+        if self._retried:
             # Rows have lost their outcomes: what was decided on them cannot be replayed any more, what follows can.
             kept["state"] = whole(state)
         return kept
@@ -73,8 +80,10 @@ def since_the_last_retry(records: Sequence[Mapping[str, Any]]) -> int:
 def replay(plan: Plan, state: ExecutionState, record: Mapping[str, Any], facts: Facts) -> Decision:
     """Decides a turn again, on the ``state`` that the turn before it left.
 
-    Raises ``StopIteration``'s like, ``LookupError``, if it draws more ids or asks more than it did.
+    Raises ``LookupError`` if it is not the next turn, or draws more ids or asks more than it did.
     """
+    if record["turn"] != state.turns + 1:
+        raise LookupError(f"turn {record['turn']} follows turn {state.turns}")
     signals = [Signal(type_, data) for type_, data in record["signals"]]
     ids = _in_order(record["ids"], "id")
     answers = _in_order(record.get("unfinished", ()), "answer")
@@ -82,6 +91,7 @@ def replay(plan: Plan, state: ExecutionState, record: Mapping[str, Any], facts: 
     def unfinished(*_: Any) -> list[Unfinished]:
         return [Unfinished(*frame) for frame in answers()]
 
+    state.turns += 1
     return decide(plan, state, signals, _asking(facts, unfinished), ids, datetime.fromisoformat(record["now"]))
 
 

@@ -166,6 +166,8 @@ class ExecutionState:
     parent_iter: Mapping[str, Any] | None = None
     #: how often each step was entered, to number its visits
     visits: dict[str, int] = field(default_factory=dict)
+    #: how many turns have been decided
+    turns: int = 0
 
     def document(self) -> dict[str, Any]:
         """The part stored as one JSON document; ``restore`` is its inverse."""
@@ -177,6 +179,7 @@ class ExecutionState:
             "paused": self.paused,
             "cancelling": self.cancelling,
             "visits": self.visits,
+            "turns": self.turns,
         }
 
     def restore(self, document: Mapping[str, Any]) -> None:
@@ -199,3 +202,5 @@ class ExecutionState:
         self.paused = bool(document.get("paused", False))
         self.cancelling = bool(document.get("cancelling", False))
         self.visits = dict(document.get("visits", {}))
+        # One that was begun by a version that kept no turns has had at least one.
+        self.turns = int(document.get("turns", 1 if document else 0))

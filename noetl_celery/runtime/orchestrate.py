@@ -59,9 +59,9 @@ def _turn(process: Process, connection: Connection, execution_id: int) -> list[D
         log.error("execution %s cannot be decided here: %s", execution_id, error)
         return None
     facts = TableFacts(connection, execution_id, plan.steps, Limits.of(process.settings))
-    turn, ended = Turn(inbox.signals, datetime.now(UTC), new_id), state.status in FINAL
+    turn, before = Turn(inbox.signals, datetime.now(UTC), new_id), state.turns
     decision = turn.decide(plan, state, facts)
-    if not ended or state.status not in FINAL:
+    if state.turns > before:
         told = Event(TURN, state.status, context=turn.record(state), node_type="playbook", book=True)
         decision.events.insert(0, told)
     dispatches = decisions.apply(connection, plan, state, decision, process.settings, new_id)

@@ -10,7 +10,7 @@ from noetl_celery.engine.decision import Decision, Opening, Reopening, Slice
 from noetl_celery.engine.state import ExecutionState
 from noetl_celery.playbook.plan import Plan
 from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings
-from noetl_celery.store import children, claims, events, executions, frames, outbox, reopen, signals, stages
+from noetl_celery.store import children, claims, events, executions, frames, ledger, outbox, reopen, signals, stages
 from noetl_celery.store.outbox import Dispatch
 
 
@@ -44,6 +44,9 @@ def apply(
     for cut in decision.slices:
         dispatches.append(_open_frame(connection, plan, execution_id, cut, settings, new_id()))
     stages.close_stages(connection, decision.closings)
+    for closing in decision.closings:
+        if closing.state is not None and closing.state["kind"] != "single":
+            ledger.check_stage(connection, execution_id, closing.stage_id)
     if decision.claims:
         claims.issue(connection, execution_id, decision.claims)
         for claim in decision.claims:

@@ -109,6 +109,16 @@ def check_frame(connection: Connection, frame_id: int) -> None:
     events.append(connection, execution_id, [event], frame_id=frame_id)
 
 
+def check_stage(connection: Connection, execution_id: int, stage_id: int) -> None:
+    """Checks a loop that has just closed against its frames, in the transaction that closes it; tells what differs."""
+    books = of_stage(connection, stage_id)
+    if books is None or not books.differences:
+        return
+    log.error("execution %s, step %s: the books: %s", execution_id, books.step, "; ".join(books.differences))
+    result = {"differences": list(books.differences)}
+    events.append(connection, execution_id, [Event("ledger.difference", "ALARM", books.step, stage_id, result=result)])
+
+
 def of_execution(connection: Connection, execution_id: int, *, recount: bool = False) -> list[Books]:
     """The books of each stage of an execution that has frames, in the order in which the stages were opened.
 
@@ -145,7 +155,7 @@ def _books(connection: Connection, which: str, id_: int, *, recount: bool) -> li
         SELECT s.stage_id, s.step_name AS step, s.visit, s.status, t.claimed, t.ok, t.failed, t.released, t.parked,
                t.ready, t.taken, t.requests, t.starts, t.waiting, t.reruns, t.wrong, s.ok_rows, s.failed_rows,
                s.status <> 'OPEN' AND s.kind <> 'single' AS counted
-        FROM summed t JOIN noetl.stage s USING (stage_id) ORDER BY s.stage_id
+        FROM summed t JOIN noetl.stage s USING (stage_id) ORDER BY s.opened_at, s.stage_id
         """,
         id=id_,
         recount=recount,

@@ -1,5 +1,6 @@
 """Templates: compiled expressions with native values, the sandbox, and the names a template can see."""
 
+from noetl_celery.template.environment import time_is
 from noetl_celery.template.expressions import TemplateSyntax
 from noetl_celery.template.jsonable import jsonable, to_json
 from noetl_celery.template.lazy import Lazy, LazySequence, plain, reference
@@ -25,6 +26,7 @@ __all__ = [
     "reference",
     "renamed",
     "scope",
+    "time_is",
     "to_json",
     "truth",
 ]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, date, datetime, time
 from typing import Any
 
@@ -122,9 +124,23 @@ class Environment(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
 
+#: what templates of this thread are to take for the current time; None: ask the clock
+_time: ContextVar[datetime | None] = ContextVar("time", default=None)
+
+
+@contextmanager
+def time_is(moment: datetime) -> Iterator[None]:
+    """Meanwhile it is ``moment`` in templates that this thread renders, so that they can be rendered again later."""
+    token = _time.set(moment)
+    try:
+        yield
+    finally:
+        _time.reset(token)
+
+
 def now() -> datetime:
     """The current time, aware, in UTC."""
-    return datetime.now(UTC)
+    return _time.get() or datetime.now(UTC)
 
 
 def as_text(value: Any) -> Any:

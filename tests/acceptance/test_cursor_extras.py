@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from nodes import PLAYBOOKS, Cluster, Node, cluster, wait_for
 
-from noetl_celery.client import Execution
+from noetl_celery.execution import Execution
 
 pytestmark = pytest.mark.acceptance
 

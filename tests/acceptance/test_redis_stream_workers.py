@@ -11,7 +11,7 @@ import pytest
 import redis
 from nodes import PLAYBOOKS, Cluster, Node, cluster, wait_for
 
-from noetl_celery.client import Execution
+from noetl_celery.execution import Execution
 from noetl_celery.store.credentials import Vault
 from noetl_celery.store.db import Database
 

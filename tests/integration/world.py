@@ -20,9 +20,11 @@ from noetl_celery.runtime.lane import run_lane
 from noetl_celery.runtime.orchestrate import orchestrate
 from noetl_celery.runtime.process import Plans, Process
 from noetl_celery.settings import Settings
-from noetl_celery.store import catalog, executions
+from noetl_celery.store import catalog, executions, verify
 from noetl_celery.store.credentials import Vault
+from noetl_celery.store.loaders import Limits
 from noetl_celery.store.outbox import Dispatch
+from noetl_celery.store.verify import Verification
 from noetl_celery.tools.base import ToolCall
 from noetl_celery.tools.registry import ToolRegistry
 
@@ -111,7 +113,7 @@ class World:
         return process
 
     def close(self) -> None:
-        processes._stopping[0] = 0
+        processes._stop_at[:] = bytes(len(processes._stop_at))
         self.process.close()
         self.session.close()
 
@@ -228,13 +230,29 @@ class World:
             assert time.monotonic() < deadline, f"the execution is still {status}"
             self.sweep()
             time.sleep(0.02)
+        found = self.verify(execution_id)
+        assert found.turns, found.notes
+        assert not found.differences, list(verify.shown(found.differences))
         return status
+
+    def verify(self, execution_id: int) -> Verification:
+        """What comes of deciding the execution again."""
+        catalog_id = self.value("SELECT catalog_id FROM noetl.execution WHERE execution_id = %s", execution_id)
+        plan = self.do(self.process.plans.get, catalog_id)
+        return self.do(verify.verify, execution_id, plan, Limits.of(self.settings))
 
     def one_frame(self, execution_id: int) -> int:
         return int(self.value("SELECT frame_id FROM noetl.frame WHERE execution_id = %s", execution_id))
 
 
 @contextmanager
+def withdraw_stop() -> None:
+    """As if nobody had told this process to stop."""
+    from noetl_celery.runtime import process
+
+    process._stop_at[:] = bytes(len(process._stop_at))
+
+
 def in_thread(work: Callable[..., Any], *args: Any) -> Any:
     """Runs ``work`` in a thread meanwhile, and waits for it at the end; what it raised is raised here."""
     raised: list[BaseException] = []

@@ -91,7 +91,8 @@ class Told:
         turn = Turn(signals, datetime(2026, 1, 1, tzinfo=UTC), self.new_id)
         decision = turn.decide(self.plan, state, self.facts)
         record = json.loads(json.dumps(turn.record(state)))
-        assert replay(self.plan, again, record, self.facts) == decision
+        if state.turns > again.turns:
+            assert replay(self.plan, again, record, self.facts) == decision
         assert again == state
         for opening in decision.openings:
             self.args[opening.stage_id] = None if opening.args is None else dict(opening.args)

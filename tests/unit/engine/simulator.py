@@ -218,7 +218,10 @@ class World:
         facts = TableFacts(self.tables)
         turn = Turn(signals, NOW, self.tables.new_id)
         decision = turn.decide(self.plan, state, facts)
-        assert replay(self.plan, again, json.loads(json.dumps(turn.record(state))), facts) == decision
+        assert (
+            state.turns == again.turns
+            or replay(self.plan, again, json.loads(json.dumps(turn.record(state))), facts) == decision
+        )
         messages = self.apply(decision)
         for note in inbox:
             del self.tables.notes[note.note_id]

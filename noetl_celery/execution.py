@@ -1,0 +1,335 @@
+"""One execution, followed and told what to do. Every method is a short transaction of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from noetl_celery.engine.state import FINAL
+from noetl_celery.errors import ExecutionFailed, InputError, NotFound, ServiceError, WaitTimeout
+from noetl_celery.report import Snapshot, StepProgress, brief_error, build_report, step_progress
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+    from noetl_celery.client import Noetl
+    from noetl_celery.store.results import Opener
+    from noetl_celery.store.verify import Verification
+
+FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.05, 0.5
+#: how long PostgreSQL may be away once it was reached
+AWAY_SECONDS = 60.0
+EVENT_PAGE = 1000
+#: events that commit late may have an earlier id than ones already seen; so far back we look again
+EVENT_OVERLAP = 10_000
+
+
+class Execution:
+    """One run of a playbook. ``id`` is its 64-bit number.
+
+    ``announced`` is False if Redis was away when the workers were last to be told about it.
+    """
+
+    def __init__(self, client: Noetl, execution_id: int, *, announced: bool = True) -> None:
+        self._client = client
+        self.id = execution_id
+        self.announced = announced
+
+    def __repr__(self) -> str:
+        return f"Execution({self.id})"
+
+    def row(self) -> dict[str, Any]:
+        """Its record: path, status, workload, error, times. Raises ``NotFound``, ``ServiceError``."""
+        from noetl_celery.store import executions
+
+        row = self._client.run(lambda connection: executions.get(connection, self.id))
+        if row is None:
+            raise NotFound(f"there is no execution {self.id}", hint="`noetl-celery list` shows the latest ones")
+        return dict(row)
+
+    def status(self) -> str:
+        """PENDING, RUNNING, PAUSED, CANCELLING, COMPLETED, FAILED or CANCELLED."""
+        return str(self.row()["status"])
+
+    def progress(self) -> tuple[StepProgress, ...]:
+        """The open steps and how far each is."""
+        from noetl_celery.store import executions
+
+        return tuple(step_progress(row) for row in self._client.run(lambda c: executions.progress(c, self.id)))
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Waits for the end; its final status. PostgreSQL may be away for up to a minute in the meantime.
+
+        Raises :class:`~noetl_celery.errors.WaitTimeout` after ``timeout`` seconds (the execution goes on).
+        """
+        status = ""
+        for snapshot, pause in self.looks(timeout, steps=False):
+            status = snapshot.status
+            time.sleep(pause)
+        return status
+
+    def watch(self, timeout: float | None = None) -> Iterator[Snapshot]:
+        """Like :meth:`wait`, with a snapshot for every look; the last one is final."""
+        for snapshot, pause in self.looks(timeout):
+            yield snapshot
+            time.sleep(pause)
+
+    def looks(self, timeout: float | None = None, *, steps: bool = True) -> Iterator[tuple[Snapshot, float]]:
+        """The looks of :meth:`watch`, each with the seconds to pause after it: for those who pause in their own way."""
+        started = time.monotonic()
+        pause = FIRST_POLL_SECONDS
+        last, away_since = Snapshot(self.row()["status"]), None
+        while True:
+            try:
+                last, away_since = self._look(steps), None
+            except ServiceError as error:
+                now = time.monotonic()
+                away_since = away_since or now
+                if now - away_since > AWAY_SECONDS:
+                    raise
+                last = Snapshot(last.status, last.steps, error.message)
+            left = None if timeout is None else started + timeout - time.monotonic()
+            if last.final:
+                yield last, 0.0
+                return
+            if left is not None and left <= 0:
+                raise WaitTimeout(f"execution {self.id} is still {last.status} after {timeout:g} s", hint="it goes on")
+            yield last, pause if left is None else min(pause, left)
+            pause = min(pause * 1.5, LONGEST_POLL_SECONDS)
+
+    def _look(self, steps: bool) -> Snapshot:
+        from noetl_celery.store import executions
+
+        def read(connection: Connection) -> Snapshot:
+            row = executions.get(connection, self.id)
+            open_steps = executions.progress(connection, self.id) if steps else []
+            return Snapshot(row["status"] if row else "CANCELLED", tuple(step_progress(line) for line in open_steps))
+
+        return self._client.run(read, patience_seconds=0)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Waits for the end and returns the result of the last step that had a task.
+
+        Raises :class:`~noetl_celery.errors.ExecutionFailed` if it ended FAILED or CANCELLED, ``WaitTimeout``.
+        """
+        self.wait(timeout)
+        return self.outcome()
+
+    def outcome(self) -> Any:
+        """What :meth:`result` returns or raises, of an execution that has ended; ``WaitTimeout`` if it has not."""
+        from noetl_celery.store import executions
+
+        row, kept = self._client.run(lambda c: (executions.get(c, self.id), executions.result(c, self.id)))
+        if row is None:
+            raise NotFound(f"there is no execution {self.id}")
+        if row["status"] not in FINAL:
+            raise WaitTimeout(f"execution {self.id} is still {row['status']}")
+        if row["status"] != "COMPLETED":
+            error = brief_error(row["error"])
+            said = f": {error['message']}" if error else ""
+            raise ExecutionFailed(f"execution {self.id} is {row['status']}{said}", error=error)
+        return self._whole(self._opener().open(kept))
+
+    def step_result(self, step: str, path: str = "") -> Any:
+        """The result of a step's last visit that has ended; with ``path`` (``rows[3].name``) only that part of it.
+
+        Raises ``NotFound`` for a step without a result and a path that leads nowhere, ``InputError`` for what is no
+        path or is too large for one process: :meth:`step_result_text` has no such limit.
+        """
+        return self._whole(self._kept(step, path))
+
+    def step_result_text(self, step: str, path: str = "") -> Iterator[str]:
+        """JSON text of the same, piece by piece and of any size. Raises what :meth:`step_result` does."""
+        from noetl_celery.store.results import chunks
+
+        return chunks(self._kept(step, path))
+
+    def _opener(self) -> Opener:
+        from noetl_celery.store.loaders import Limits
+        from noetl_celery.store.results import Opener
+
+        return Opener(self._client.run, Limits.of(self._client.settings))
+
+    def _kept(self, step: str, path: str) -> Any:
+        from noetl_celery.store import stages
+        from noetl_celery.template.lazy import at, parse_path, unselected
+
+        try:
+            keys = parse_path(path)
+        except ValueError as error:
+            raise InputError(str(error)) from None
+        opener = self._opener()
+        found = self._client.run(lambda c: stages.Results(c, self.id, [step], opener).load([step]))
+        if step not in found:
+            steps = ", ".join(line["step_name"] for line in self.steps()) or "none yet"
+            raise NotFound(f"step '{step}' of execution {self.id} has no result", hint=f"its steps: {steps}")
+        try:
+            return at(unselected(found[step]), keys)
+        except KeyError as error:
+            raise NotFound(str(error.args[0])) from None
+
+    def _whole(self, value: Any) -> Any:
+        from noetl_celery.template.lazy import TooLarge, plain, unselected
+
+        try:
+            return plain(unselected(value))
+        except TooLarge as error:
+            hint = f"noetl-celery result {self.id} STEP --output FILE writes one of any size"
+            raise InputError(str(error), hint=hint) from None
+
+    def report(self) -> dict[str, Any]:
+        """Everything at a glance, as ``noetl-celery run --json`` prints it: status, error, every step's last visit."""
+        from noetl_celery.store import executions
+
+        row, steps, seconds = self._client.run(
+            lambda c: (
+                executions.get(c, self.id),
+                executions.steps(c, self.id),
+                executions.duration(c, self.id),
+            )
+        )
+        if row is None:
+            raise NotFound(f"there is no execution {self.id}")
+        return build_report(row, steps, seconds)
+
+    def duration(self) -> float:
+        """Seconds from its submission to its end, or to now."""
+        from noetl_celery.store import executions
+
+        return self._client.run(lambda connection: executions.duration(connection, self.id))
+
+    def steps(self) -> list[dict[str, Any]]:
+        """The last visit of every step: name, status, error, rows, times; without results."""
+        from noetl_celery.store import executions
+
+        return self._client.run(lambda connection: executions.step_summaries(connection, self.id))
+
+    def events(self, after: int = 0, *, follow: bool = False) -> Iterator[dict[str, Any]]:
+        """What happened, oldest first, from behind the event id ``after``; with ``follow`` until the execution ends."""
+        for found in self.event_feed(after, follow=follow):
+            if isinstance(found, float):
+                time.sleep(found)
+            else:
+                yield found
+
+    def event_feed(self, after: int = 0, *, follow: bool = False) -> Generator[dict[str, Any] | float, None, None]:
+        """Events, and between them seconds to pause: :meth:`events` for those who pause in their own way."""
+        from noetl_celery.store import events
+
+        seen: set[int] = set()
+        start, pause = after, FIRST_POLL_SECONDS
+        while True:
+            # Asked before reading: an execution that has ended writes no further event.
+            final = not follow or self.status() in FINAL
+            position, fresh = start, False
+            while page := self._client.run(
+                lambda c, at=position: events.read(c, self.id, after=at, limit=EVENT_PAGE)  # type: ignore[misc]
+            ):
+                for event in page:
+                    if event["event_id"] not in seen:
+                        seen.add(event["event_id"])
+                        fresh = True
+                        yield event
+                position = page[-1]["event_id"]
+            if final:
+                return
+            start = max(after, position - EVENT_OVERLAP)
+            seen = {event_id for event_id in seen if event_id > start}
+            pause = FIRST_POLL_SECONDS if fresh else min(pause * 1.5, LONGEST_POLL_SECONDS)
+            yield pause
+
+    def cancel(self, reason: str | None = None) -> bool:
+        """Asks for the end of the execution: no new row starts, running ones finish. False if it had ended already.
+
+        Idempotent. Returns at once; ``wait`` for CANCELLED.
+        """
+        return self._signal("cancel", {"reason": reason} if reason else {}, unless=FINAL | {"CANCELLING"})
+
+    def pause(self) -> bool:
+        """No new step or claim starts until :meth:`resume`; rows that are claimed already go on.
+
+        Idempotent; False if the execution had ended.
+        """
+        return self._signal("pause", {}, unless=FINAL)
+
+    def resume(self) -> bool:
+        """Goes on after :meth:`pause`. Idempotent; False if the execution had ended."""
+        return self._signal("resume", {}, unless=FINAL)
+
+    def retry(self, *, step: str | None = None) -> None:
+        """Runs failed work again.
+
+        Without ``step``: what made a FAILED execution fail, only rows without an ok outcome; it goes on from there.
+        With ``step``: the failed rows of that step's last visit, also of an execution that has COMPLETED; when they
+        have ended, the step's arcs are followed again. Returns at once. Raises ``InputError`` where there is nothing to
+        run again.
+        """
+        from noetl_celery.store import executions
+
+        status = self.status()
+        if step is None and status != "FAILED":
+            raise InputError(f"execution {self.id} is {status}; only a failed one is run again", hint=_RETRY_HINT)
+        if step is not None:
+            last = {line["step_name"]: line for line in self._client.run(lambda c: executions.last_visits(c, self.id))}
+            _check_retry(self.id, status, step, last)
+        self._signal("retry", {"step": step} if step else {}, unless=frozenset())
+
+    def wait_until_under_way(self, timeout: float = 30.0) -> None:
+        """Waits until an execution that was told to run failed work again does so, or has done it already."""
+        from noetl_celery.store import signals
+
+        end, pause = time.monotonic() + timeout, FIRST_POLL_SECONDS
+        while self._client.run(lambda c: signals.pending(c, self.id)):
+            if time.monotonic() > end:
+                raise WaitTimeout(f"no worker has looked at execution {self.id} in {timeout:g} s", hint="is one there?")
+            time.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_POLL_SECONDS)
+
+    def verify(self) -> Verification:
+        """Decides everything that happened again, from the events, and compares it with the tables.
+
+        Changes nothing, and may be asked at any time. See :mod:`noetl_celery.store.verify`.
+        """
+        from noetl_celery.store import verify
+        from noetl_celery.store.loaders import Limits
+
+        row = self.row()
+        plan = self._client.plan(row["catalog_id"])
+        limits = Limits.of(self._client.settings)
+        return self._client.run(lambda c: verify.verify(c, self.id, plan, limits))
+
+    def _signal(self, type_: str, data: Mapping[str, Any], *, unless: frozenset[str]) -> bool:
+        from noetl_celery.store import executions, signals
+
+        def write(connection: Connection) -> str | None:
+            row = executions.get(connection, self.id)
+            if row is not None and row["status"] not in unless:
+                again = self._client.settings.republish_seconds
+                signals.add(connection, self.id, type_, data, republish_seconds=again)
+            return row["status"] if row else None
+
+        status = self._client.run(write)
+        if status is None:
+            raise NotFound(f"there is no execution {self.id}", hint="`noetl-celery list` shows the latest ones")
+        if status in unless:
+            return status not in FINAL
+        self.announced = self._client.announce(self.id)
+        return True
+
+
+_RETRY_HINT = "`noetl-celery retry ID --rows failed STEP` runs failed rows of a loop again"
+
+
+def _check_retry(execution_id: int, status: str, step: str, last: Mapping[str, Mapping[str, Any]]) -> None:
+    if status in ("CANCELLING", "CANCELLED"):
+        raise InputError(f"execution {execution_id} is {status}: it is not run again")
+    found = last.get(step)
+    if found is None:
+        raise NotFound(f"execution {execution_id} has no step '{step}'", hint=f"its steps: {', '.join(last)}")
+    if found["status"] == "OPEN":
+        raise InputError(f"step '{step}' is still at work; its failed rows can be run again when it has ended")
+    if not found["failed_rows"]:
+        raise InputError(f"step '{step}' has no failed rows")
+    if not found["kept"]:
+        raise InputError(f"step '{step}' ended under a version that could not run rows again")
