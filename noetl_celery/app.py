@@ -30,10 +30,12 @@ from noetl_celery.store.migrate import check
 
 log = logging.getLogger(__name__)
 
-#: a worker may hold a message so long before Redis hands it out again; recovery does not wait for it
-VISIBILITY_SECONDS = 3600
+#: a worker may hold a message so long before Redis hands it out again. Recovery does not wait for it; and it is measured
+#: by the clocks of two workers: as long as those may be apart, messages would go round and round
+VISIBILITY_SECONDS = 12 * 3600
 RESULT_SECONDS = 3600
 BACKEND = "noetl_celery.runtime.backend:ChordBackend"
+CONSUMER = "noetl_celery.runtime.consumer:Consumer"
 #: by scheme, and not as a part of the URL, whose password Celery and Flower could not hide then
 BACKENDS = {"redis": BACKEND, "rediss": BACKEND}
 #: a worker that starts before its database waits so long for it
@@ -60,6 +62,9 @@ def create(settings: Settings) -> Celery:
         task_serializer="json",
         result_serializer="json",
         result_expires=RESULT_SECONDS,
+        redis_socket_connect_timeout=transport["socket_connect_timeout"],
+        redis_socket_timeout=transport["socket_timeout"],
+        redis_socket_keepalive=transport["socket_keepalive"],
         result_backend_transport_options={**transport, "retry_policy": {"max_retries": 2, "interval_max": 0.2}},
         broker_transport_options=transport,
         broker_connection_retry_on_startup=True,
@@ -74,6 +79,7 @@ def create(settings: Settings) -> Celery:
         task_create_missing_queues=True,
         task_routes={BODY: {"queue": BODY_QUEUE}, "noetl.*": {"queue": CONTROL_QUEUE}},
         worker_prefetch_multiplier=1,
+        worker_consumer=CONSUMER,
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_hijack_root_logger=False,
         worker_redirect_stdouts=False,

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery.backends.redis import RedisBackend
+from redis.exceptions import RedisError
+
+log = logging.getLogger(__name__)
 
 
 class ChordBackend(RedisBackend):  # type: ignore[misc]
@@ -21,3 +25,11 @@ class ChordBackend(RedisBackend):  # type: ignore[misc]
     def add_pending_result(self, result: Any, weak: bool = False, start_drainer: bool = True) -> Any:
         """A chord knows its members' results: nothing to listen to."""
         return result
+
+    def mark_as_done(self, task_id: str, *args: Any, **kwargs: Any) -> None:
+        """A member of a chord has ended. Its outcomes are in PostgreSQL, and so is the signal that the callback would
+        only tell sooner: a Redis that is away is no failure of the member."""
+        try:
+            super().mark_as_done(task_id, *args, **kwargs)
+        except (RedisError, OSError) as error:
+            log.warning("Redis is away, the sweep says what task %s has done: %s", task_id, error)

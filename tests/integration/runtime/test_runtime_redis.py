@@ -110,6 +110,13 @@ def test_results_of_their_own_that_were_emptied(
     assert both.kept(LONG) is False
 
 
+def test_a_lane_that_ends_while_redis_is_away_has_not_failed(services: EmbeddedServices, server: Child) -> None:
+    app = create(make_settings("postgresql:///none", broker_url=services.broker_url))
+    server.kill()
+    app.backend.mark_as_done("a task", None, request=app.Task.request_stack.top)
+    server.start()
+
+
 # -- what is sent again ----------------------------------------------------------------------------------------------
 
 
