@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from cases import collection, single
-from services import make_settings
+from proxy import proxied
+from services import Server, make_settings
 from world import World, in_thread, wait_for
 
 from noetl_celery.runtime.lane import Lane
@@ -95,6 +96,41 @@ def test_an_old_session_that_the_server_still_keeps_does_not_stop_it(world: Worl
         pulse.hold(RUN, lease=0.5, heartbeat=60.0, lost=lambda: None)
         wait_for(lambda: lease(world) > before + 0.2, "the lease is extended")
     wait_for(lambda: locked(world), "the lock is taken once it is free")
+
+
+@pytest.mark.parametrize("how", ["silent", "refuses", "read-only"])
+def test_a_server_that_is_away_is_told_once_and_the_lease_goes_on(
+    how: str, world: World, postgres: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = psycopg.conninfo.conninfo_to_dict(world.settings.libpq_url)["dbname"]
+    lost: list[int] = []
+    with proxied(world.settings.libpq_url) as proxy:
+        far = Database(make_settings(proxy.url, heartbeat_seconds=0.1, dead_after_seconds=0.3))
+        pulse = Pulse(far, WORKER, 0.1)
+        pulse.start()
+        add_run(world, 60.0)
+        pulse.hold(RUN, lease=0.5, heartbeat=60.0, lost=lambda: lost.append(1))
+        if how == "silent":
+            proxy.silent = True
+        elif how == "refuses":
+            proxy.refuse()
+        else:
+            postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+            proxy.cut()
+        wait_for(lambda: "tries again until it is back" in caplog.text, "it notices")
+        asked = proxy.asked
+        if how == "refuses":
+            proxy.listen()
+        else:
+            wait_for(lambda: proxy.asked > asked, "it has tried again")
+            proxy.silent = False
+            postgres.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        before = lease(world)
+        wait_for(lambda: lease(world) > before and locked(world), "the lease is extended")
+        wait_for(lambda: "PostgreSQL is back" in caplog.text, "it says so")
+        pulse.stop()
+        far.close()
+    assert (caplog.text.count("tries again until it is back"), lost) == (1, [])
 
 
 def test_no_server_at_all_is_waited_for(world: World) -> None:
