@@ -21,10 +21,10 @@ from urllib.parse import quote, quote_plus, unquote
 MASK = "***"
 #: shorter values are not hidden: they may be part of any word
 SHORTEST = 6
-#: secrets of single rows and workloads are remembered so many at a time, those of credentials and settings all
+#: secrets of rows and executions are remembered so many at a time, those of stored credentials and settings all
 MOST_PASSING = 1_000
 #: parts of a document that are looked at, nearest to its root first; executions whose workload is known
-MOST_PARTS, MOST_EXECUTIONS = 10_000, 1_000
+MOST_PARTS, MOST_EXECUTIONS = 2_000, 1_000
 #: lines of a longer secret (a key in PEM form) that are hidden one by one as well
 _LINE = 16
 
@@ -44,8 +44,10 @@ _PUBLIC = frozenset(
     }
 )
 _IN_ADDRESS = re.compile(r"(?P<before>[a-z][a-z0-9+.\-]*://(?P<user>[^\s/:@'\"]*):)(?P<secret>[^\s/'\"]+)(?=@)", re.I)
-_IN_CONNINFO = re.compile(r"(?P<name>\bpassword\s*=\s*)(?:'(?P<quoted>(?:[^'\\]|\\.)+)'|(?P<bare>[^\s'&]+))", re.I)
+_IN_CONNINFO = re.compile(r"(?P<name>\bpassword=)(?:'(?P<quoted>(?:[^'\\]|\\.)+)'|(?P<bare>[^\s'&]+))", re.I)
 
+#: what else is in a connection string; code and SQL have words like `password` too
+_CONNINFO = re.compile(r"\b(?:host|hostaddr|dbname|user)=")
 _SCHEME = re.compile(r"\s*(?:bearer|basic|token)\s+(?P<secret>\S+)\s*$", re.I)
 
 _lock = threading.Lock()
@@ -62,23 +64,25 @@ def learn(secret: str) -> None:
     _remember([secret], lasting=False)
 
 
-def learn_credential(fields: Mapping[str, Any]) -> None:
-    """Remembers the fields of a credential, but for those that say where and who (host, user, …)."""
+def learn_credential(fields: Mapping[str, Any], *, lasting: bool = False) -> None:
+    """Remembers the fields of a credential, but for those that say where and who (host, user, …). ``lasting``: it is
+    one of a few, and not made anew for each execution."""
     texts = list(_texts(fields))
     # A password that is the user's name as well is no secret, but a word that stands in many messages.
     told = {text for key, text in texts if key.lower() in _PUBLIC}
     for key, text in texts:
-        inside = list(_inside(text))
+        inside = _inside(text)
         secrets = inside if inside or key.lower() in _PUBLIC else [text]
-        _remember([secret for secret in secrets if secret not in told], lasting=True)
+        _remember([secret for secret in secrets if secret not in told], lasting=lasting)
 
 
 def learn_named(document: Any, *, lasting: bool = False) -> None:
     """Remembers what stands under keys that are named like secrets (``password``, ``api_key``), and passwords inside
     addresses, anywhere in a document."""
     for key, text in _texts(document):
-        inside = list(_inside(text))
-        _remember(inside if inside or not is_named(key) else [text], lasting=lasting)
+        inside = _inside(text)
+        if inside or is_named(key):
+            _remember(inside or [text], lasting=lasting)
 
 
 def learn_workload(execution_id: int, workload: Mapping[str, Any]) -> None:
@@ -107,7 +111,7 @@ def hidden(text: str) -> str:
             text = text.replace(spelling, MASK)
     if "://" in text:
         text = _IN_ADDRESS.sub(rf"\g<before>{MASK}", text)
-    return _IN_CONNINFO.sub(rf"\g<name>{MASK}", text) if "password" in text else text
+    return _IN_CONNINFO.sub(rf"\g<name>{MASK}", text) if "password=" in text else text
 
 
 def without(value: Any) -> Any:
@@ -136,18 +140,17 @@ def _texts(document: Any) -> Iterator[tuple[str, str]]:
             waiting.extend((key, item) for item in value[:MOST_PARTS])
 
 
-def _inside(text: str) -> Iterator[str]:
+def _inside(text: str) -> list[str]:
     """Passwords in a URL or a connection string, as they are written and as they are meant; the token of a header."""
-    found = []
+    found: list[str] = []
     if "://" in text:
         found = [match["secret"] for match in _IN_ADDRESS.finditer(text) if match["secret"] != match["user"]]
-    if "password" in text:
+    if "password=" in text and _CONNINFO.search(text):
         found += [match["quoted"] or match["bare"] for match in _IN_CONNINFO.finditer(text)]
-    for secret in found:
-        yield from {secret, unquote(secret)}
+    if found:
+        found += [unquote(secret) for secret in found]
     scheme = _SCHEME.match(text)
-    if scheme is not None:
-        yield scheme["secret"]
+    return found if scheme is None else [*found, scheme["secret"]]
 
 
 def _remember(secrets: list[str], *, lasting: bool) -> None:

@@ -109,6 +109,12 @@ def test_addresses_show_no_password_also_where_nobody_knew_it() -> None:
     assert hiding.hidden(harmless) == harmless
 
 
+def test_code_and_sql_speak_of_passwords_without_having_one() -> None:
+    hiding.learn_named({"code": "check(password=given.password)", "command": "SELECT password = crypt(%(p)s, hash)"})
+    hiding.learn_named({"info": "host=h user=u password='geheim 1'"})
+    assert hiding.hidden("crypt( given.password) geheim 1") == "crypt( given.password) ***"
+
+
 def test_the_longest_one_goes_first() -> None:
     hiding.learn("secret")
     hiding.learn("secret-and-more")
@@ -127,7 +133,7 @@ def test_the_lines_of_a_key_are_hidden_one_by_one() -> None:
 
 
 def test_memory_is_bounded_and_credentials_stay() -> None:
-    hiding.learn_credential({"password": "the-lasting-one"})
+    hiding.learn_credential({"password": "the-lasting-one"}, lasting=True)
     for number in range(hiding.MOST_PASSING + 10):
         hiding.learn(f"passing-{number:06}")
     assert hiding.hidden("the-lasting-one") == "***"
