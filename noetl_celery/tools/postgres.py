@@ -161,9 +161,10 @@ def _fetched(cursor: psycopg.Cursor[tuple[Any, ...]]) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     room = Room()
     # Not all at once: that would be one call that stops the other rows of this process.
-    while page := cursor.fetchmany(_FETCH_ROWS):
+    while fetched := cursor.fetchmany(_FETCH_ROWS):
+        page = [dict(zip(names, values, strict=True)) for values in fetched]
         room.take(page)
-        rows += (dict(zip(names, values, strict=True)) for values in page)
+        rows += page
     return {"rows": rows, "row_count": len(rows), "columns": names}
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable
 
-#: of one run of a task
+#: of one run of a task; each line counts as so many more, as it costs more than its characters
 MOST_CHARACTERS = 1 << 20
+LINE_COSTS = 100
 LONGEST_LINE = 8192
 
 
@@ -52,9 +53,9 @@ class Printed:
         self._parts.clear()
         if self._kept < length:
             line = f"{line}… ({length:,} characters)"
-        self._left -= self._kept + 1
+        self._left -= self._kept + LINE_COSTS
         self._kept = self._length = 0
         # half of a surrogate pair cannot be written anywhere
         self._write_line(line.encode(errors="backslashreplace").decode())
         if self._left <= 0:
-            self._write_line(f"(the rest is not logged: a task may print {MOST_CHARACTERS:,} characters)")
+            self._write_line("(the rest of what this task prints is not logged: it is too much)")
