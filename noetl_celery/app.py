@@ -7,11 +7,13 @@ sweep's, and counted. Results serve chords alone and expire.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery, platforms, signals
 from celery.exceptions import WorkerShutdown
+from celery.worker import state
 from kombu.entity import Exchange, Queue
 
 from noetl_celery.errors import NoetlError, Unreachable
@@ -95,13 +97,13 @@ app = create(load())
 publisher = Publisher(app)
 
 
-@app.task(name=ORCHESTRATE)
+@app.task(name=ORCHESTRATE, throws=(NoetlError,))
 def orchestrate(execution: int) -> None:
     """Decides what happens next in an execution."""
     run_orchestrate(processes.current(), publisher, execution)
 
 
-@app.task(name=CLAIM)
+@app.task(name=CLAIM, throws=(NoetlError,))
 def claim(execution: int, stage: int, claim: int) -> None:
     """Asks a cursor's source for a frame of rows."""
     run_claim(processes.current(), publisher, claim)
@@ -118,7 +120,7 @@ def body(execution: int, stage: int, frame: int, lane: int) -> None:
         log.exception("lane %s of frame %s failed; its rows are run again", lane, frame)
 
 
-@app.task(name=SWEEP)
+@app.task(name=SWEEP, throws=(NoetlError,))
 def sweep() -> None:
     """Looks for what was lost; beat may run it beside the workers' own timer."""
     run_sweep(processes.current(), publisher)
@@ -149,6 +151,12 @@ def _check_schema(**_: Any) -> None:
         raise WorkerShutdown(1) from error
 
 
+@signals.worker_init.connect
+def _answering(**_: Any) -> None:
+    """Nodes answer what `noetl-celery doctor` asks them."""
+    from noetl_celery.runtime import panel  # noqa: F401 - registers its command
+
+
 @signals.worker_process_init.connect
 def _child_started(**_: Any) -> None:
     _start_process()
@@ -156,15 +164,32 @@ def _child_started(**_: Any) -> None:
 
 @signals.worker_ready.connect
 def _node_ready(sender: Any, **_: Any) -> None:
+    global _kill_pool
     watch(sender)
+    _kill_pool = platforms.signals["SIGQUIT"]
+    platforms.signals["SIGQUIT"] = _stop_now
     # With a thread pool the tasks run in this process; a prefork node's children start by themselves.
     if not sender.pool.__module__.endswith("prefork"):
         _start_process()
 
 
+#: Celery's own answer to these is to kill its pool
+HURRY = ("SIGINT", "SIGQUIT")
+_kill_pool: Any = platforms.signals.default
+
+
 @signals.worker_shutting_down.connect
 def _stopping(**_: Any) -> None:
-    processes.announce_stop()
+    """SIGTERM or SIGINT: rows at work may end. Whoever sends SIGINT or SIGQUIT now does not want to wait for them."""
+    processes.announce_stop(load().grace_seconds)
+    platforms.signals.update(dict.fromkeys(HURRY, _stop_now))
+
+
+def _stop_now(*_: Any) -> None:
+    """SIGQUIT, or a second SIGINT: rows at work are handed over at once. What comes next is for Celery: it kills."""
+    processes.announce_stop(0)
+    state.should_stop = state.should_stop or platforms.EX_OK
+    platforms.signals.update(dict.fromkeys(HURRY, _kill_pool))
 
 
 @signals.worker_process_shutdown.connect
@@ -173,6 +198,9 @@ def _stopped(**_: Any) -> None:
     if _sweeper is not None:
         _sweeper.stop()
     processes.close()
+    if processes.rows_abandoned():
+        logging.shutdown()
+        os._exit(state.should_stop or platforms.EX_OK)  # Python itself would wait for their threads
 
 
 @signals.setup_logging.connect

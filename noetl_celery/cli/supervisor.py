@@ -37,6 +37,8 @@ STEADY_SECONDS = 10.0
 #: so many short runs in a row that ended by themselves, and we give up
 SHORT_RUNS = 6
 LOG_LINES = 15
+#: what children that are asked to stop a second time get at most
+HURRY_SECONDS = 5.0
 
 
 class Stopped(Exception):
@@ -57,6 +59,8 @@ class Program:
     log: Path | None = None
     env: Mapping[str, str] | None = None
     stop_signal: int = signal.SIGTERM
+    #: for whoever asks to stop a second time
+    hurry_signal: int | None = None
     #: what the kernel sends it when we die without a chance to stop it (Linux)
     orphan_signal: int = signal.SIGKILL
     #: a process group of its own, killed as a whole; a COMMAND stays in ours, so that a terminal reaches it
@@ -160,16 +164,23 @@ def wait_ready(child: Child, ready: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def stop_all(children: Sequence[Child], grace_seconds: float) -> None:
-    """Asks all to stop, waits for them together, kills what is left after ``grace_seconds`` and each one's group."""
+def stop_all(children: Sequence[Child], grace_seconds: float, hurry: Callable[[], bool] = lambda: False) -> None:
+    """Asks all to stop, waits for them together, kills what is left after ``grace_seconds`` and each one's group.
+
+    Once ``hurry()`` is true they are asked again, more urgently, and get at most ``HURRY_SECONDS``.
+    """
     for child in children:
         child.send(child.program.stop_signal)
-    deadline = time.monotonic() + grace_seconds
+    deadline, hurried = time.monotonic() + grace_seconds, False
+    while any(child.running for child in children) and time.monotonic() < deadline:
+        if not hurried and hurry():
+            hurried, deadline = True, min(deadline, time.monotonic() + HURRY_SECONDS)
+            for child in children:
+                if child.program.hurry_signal is not None:
+                    child.send(child.program.hurry_signal)
+        time.sleep(0.05)
     for child in children:
-        if child.process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.process.wait(max(0.0, deadline - time.monotonic()))
-            child.kill()
+        child.kill()
 
 
 def _bind_to_parent(signum: int) -> Callable[[], None]:
@@ -299,7 +310,7 @@ class Supervisor:
 
     def __exit__(self, *_: object) -> None:
         self.signals.defer()
-        stop_all(self._own, self.grace_seconds)
+        stop_all(self._own, self.grace_seconds, lambda: len(self.signals.received) > 1)
         end_orphans([minded.child for minded in self._minded])
 
     def start(self, program: Program) -> Child:

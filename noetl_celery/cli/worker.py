@@ -1,6 +1,7 @@
 """``noetl-celery worker``: the two Celery nodes of a worker, started and ended together."""
 
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from noetl_celery.cli.supervisor import Program, Signals, Stopped, Supervisor
+from noetl_celery.cli.supervisor import HURRY_SECONDS, Program, Signals, Stopped, Supervisor
 from noetl_celery.errors import InputError
 from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings, load
 
@@ -60,6 +61,8 @@ def node_programs(
                 *options,
             ),
             log=logs / f"worker-{name}-{role}.log" if logs else None,
+            env={"NOETL_GRACE_SECONDS": str(settings.grace_seconds)},
+            hurry_signal=signal.SIGQUIT,
             restart_always=restart_always,
         )
         for role, (pool, size, names) in nodes.items()
@@ -84,17 +87,22 @@ def worker(
             "--queues", "-Q", help="Pools whose rows this worker takes; noetl.body: rows without a pool (default)."
         ),
     ] = None,
+    grace: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds that rows at work may take to end when it is told to stop (default: 30)."),
+    ] = None,
     loglevel: Annotated[str | None, typer.Option("--loglevel", "-l", help="DEBUG, INFO, WARNING or ERROR.")] = None,
 ) -> None:
     """Works on executions: starts a control node and a bodies node, until it is told to stop.
 
-    SIGTERM and Ctrl-C let running tasks end first. Options of `celery worker` may follow after `--`.
+    SIGTERM and Ctrl-C let rows at work end first; a second one hands them to other workers at once. Options of
+    `celery worker` may follow after `--`.
     """
     pools = [pool.strip() for text in queues or [] for pool in text.split(",") if pool.strip()]
     level = loglevel.upper() if loglevel else None
     if level and level not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
         raise InputError(f"--loglevel {loglevel} is not one of DEBUG, INFO, WARNING, ERROR, CRITICAL")
-    settings = load()
+    settings = load() if grace is None else load(grace_seconds=grace)
     programs = node_programs(
         name or str(os.getpid()),
         settings,
@@ -108,10 +116,13 @@ def worker(
 
 
 def run_nodes(programs: Sequence[Program], grace_seconds: float) -> int:
-    """Runs the nodes until a signal comes; the exit code. A node that cannot start is a :class:`ServiceError`."""
+    """Runs the nodes until a signal comes; the exit code. A node that cannot start is a :class:`ServiceError`.
+
+    Nodes hand their work over after the grace time; those that have not ended a little later are killed.
+    """
     with Signals() as signals:
         try:
-            with Supervisor(signals, grace_seconds, _say) as supervisor:
+            with Supervisor(signals, grace_seconds + HURRY_SECONDS, _say) as supervisor:
                 for program in programs:
                     supervisor.start(program)
                 return supervisor.run()

@@ -23,12 +23,12 @@ from noetl_celery.engine.assign import merge_paths
 from noetl_celery.errors import LeaseLost, ServiceError
 from noetl_celery.ids import new_id
 from noetl_celery.runtime.names import StageNames, load_stage
-from noetl_celery.runtime.process import Process, stop_announced
+from noetl_celery.runtime.process import Process, abandon_rows, grace_over, stop_announced
 from noetl_celery.runtime.publish import Publisher
 from noetl_celery.runtime.row import Called, CalledBack, Ended, Parked, RowEnd, RowRunner
-from noetl_celery.runtime.sources import acknowledge, source_of
+from noetl_celery.runtime.sources import acknowledge, keep, source_of
 from noetl_celery.runtime.telling import Notes
-from noetl_celery.store import children, events, frames, outbox, rows, runs, stages
+from noetl_celery.store import children, crashes, events, frames, outbox, rows, runs, stages
 from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.store.rows import RowOutcome, TakenRow
@@ -92,6 +92,8 @@ class Lane:
         self.back: list[Back] = []
         #: on the monotonic clock: when the oldest unwritten outcome came, and when the database was last asked
         self.oldest = self.looked = 0.0
+        #: when the source is told next which rows are still at work: soon, if this takes longer than a moment
+        self.keep_at = self.begun + LOOK_SECONDS
         self.parked = 0
         #: rows of this lane have been parked: those that woke come before rows that were never begun
         self.parks = False
@@ -102,6 +104,8 @@ class Lane:
         self.closing = threading.Event()
         self.lost = False
         self.unneeded_lanes = False
+        #: the node stops: what has not begun was handed over, only the rows in the air are ours
+        self.leaving = False
         self._pool: ThreadPoolExecutor | None = None
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -138,7 +142,7 @@ class Lane:
         self._set_up(connection, stage, frame)
         # Rows that their target sent away keep their places, also for the lane that comes after; and in a sequence
         # nothing overtakes them.
-        self.parked = rows.parked(connection, self.frame_id, self.number)
+        self.parked = rows.places_taken(connection, self.frame_id, self.number)
         self.parks = self.parked > 0
         return self._take(connection, self.width - self.parked)
 
@@ -162,7 +166,7 @@ class Lane:
             "__frame_index": frame["frame_index"],
             "__cursor_frame": frame["frame_index"],
             "__worker_slot_id": f"{self.frame_id}:{self.number}",
-            "__claim_token": str(frame["claim_id"] or frame["frame_id"]),
+            "__claim_token": str(frame["token"] or frame["claim_id"] or frame["frame_id"]),
         }
         keep = loop is None or loop.cursor is None
         self.runner = RowRunner(
@@ -191,17 +195,31 @@ class Lane:
                 self._give_back()
             else:
                 self._start_rows()
-            if not self.air and (self.closing.is_set() or not self.waiting):
+            cut = grace_over()
+            if cut or (not self.air and (self.closing.is_set() or not self.waiting)):
                 self._exchange(0 if self.closing.is_set() else self._wanted())
-                if not self.waiting or self.closing.is_set():
+                if cut or not self.waiting or self.closing.is_set():
                     break
                 continue
+            if stop_announced() and not self.leaving:
+                self._leave()
             self._collect()
             if self._due():
                 self._exchange(self._wanted())
         self.process.pulse.drop(self.run_id)  # before the run goes, or the pulse would take it for lost
         self.notes.take()
         return self.process.db.run(self.give_up)
+
+    def _leave(self) -> None:
+        """Hands over what has not begun, at once: another worker goes on beside the rows that are still in the air."""
+        self.leaving = True
+        self.publisher.dispatch(self._checked(self._hand_over))
+        self.back.clear()
+
+    def _hand_over(self, connection: Connection) -> list[Dispatch]:
+        rows.release(connection, self.frame_id, self.run_id, self.back)
+        frame = runs.leave_lane(connection, self.run_id, self.frame_id)
+        return [] if frame is None else self._lane_again(connection, frame)
 
     def close(self) -> None:
         """Lets go of threads and the lease's extension; rows still at work end by themselves and count for nothing."""
@@ -381,6 +399,10 @@ class Lane:
             if self.source is not None:
                 acknowledge(self.source, self.done)
                 self.done.clear()
+        if self.source is not None and self.looked >= self.keep_at:
+            payloads = self._checked(lambda connection: rows.open_payloads(connection, self.frame_id))
+            at_work = [self.stage.opener.open(payload) for payload in payloads]
+            self.keep_at = self.looked + keep(self.process, self.source, self.execution_id, at_work)
 
     def _write_and_take(self, connection: Connection, want: int) -> tuple[bool, list[TakenRow]]:
         self._write_events(connection)
@@ -399,7 +421,7 @@ class Lane:
         elif frames.stopping(connection, self.frame_id):
             return True, []
         if self.parked:
-            self.parked = rows.parked(connection, self.frame_id, self.number)
+            self.parked = rows.places_taken(connection, self.frame_id, self.number)
         return False, self._take(connection, want)
 
     def _write_events(self, connection: Connection) -> None:
@@ -439,15 +461,23 @@ class Lane:
         frame = runs.finish_lane(connection, self.run_id, self.frame_id)
         if frame is None or frame["status"] != "RUNNING":
             return []
+        if self.air:  # the grace time is over, and our process ends: they begin again elsewhere
+            abandon_rows()
+            place = (self.stage.step.name, self.stage_id, self.frame_id)
+            crashes.hand_over(connection, self.execution_id, *place, self.number, len(self.air))
         again = self.settings.republish_seconds
         if frame["stopping"] and frames.skip_unstarted(connection, self.frame_id) == 0:
             frames.end(connection, self.frame_id, republish_seconds=again)
             return []
+        return self._lane_again(connection, frame)
+
+    def _lane_again(self, connection: Connection, frame: Mapping[str, Any]) -> list[Dispatch]:
         # Rows may have woken since the lane last looked: their own message was refused, as we held the lane.
         ready = rows.ready(connection, self.frame_id)
-        parked = rows.parked(connection, self.frame_id, self.number)
-        if not ready or (self.ordered and frame["parked"]) or parked >= self.width:
+        taken = rows.places_taken(connection, self.frame_id, self.number)
+        if not ready or (self.ordered and frame["parked"]) or taken >= self.width:
             return []
+        again = self.settings.republish_seconds
         queue_name = body_queue(self.stage.plan, self.stage.step.name, self.settings)
         outbox.add_lanes(
             connection,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import threading
 import time
 from collections import OrderedDict
@@ -32,17 +33,42 @@ from noetl_celery.tools.registry import ToolRegistry
 CREDENTIAL_SECONDS = 30.0
 PLANS_KEPT = 64
 
-#: one byte shared by a node's main process and the children it forks: set when the node is told to stop
-_stopping = mmap.mmap(-1, 1)
+#: shared by a node's main process and the children it forks: when (on the monotonic clock, which is the machine's) what
+#: is at work has to have ended; 0 while nobody has told the node to stop
+_stop_at = mmap.mmap(-1, struct.calcsize("d"))
+_rows_abandoned = False
 
 
-def announce_stop() -> None:
-    """The node has been told to stop: lanes take no further rows and hand theirs over."""
-    _stopping[0] = 1
+def announce_stop(grace_seconds: float) -> None:
+    """The node has been told to stop: lanes take no further rows and hand over those that have not begun, and after
+    ``grace_seconds`` also those at work. Said again, it can only make that sooner."""
+    at = time.monotonic() + grace_seconds
+    struct.pack_into("d", _stop_at, 0, min(at, _stops_at() or at))
 
 
 def stop_announced() -> bool:
-    return _stopping[0] == 1
+    """Has the node been told to stop?"""
+    return _stops_at() > 0
+
+
+def grace_over() -> bool:
+    """Has the node been told to stop so long ago that rows at work are handed over as well?"""
+    return 0 < _stops_at() <= time.monotonic()
+
+
+def abandon_rows() -> None:
+    """Rows of this process were handed over while they were at work: it ends without waiting for them."""
+    global _rows_abandoned
+    _rows_abandoned = True
+
+
+def rows_abandoned() -> bool:
+    """Is something still running here that must not?"""
+    return _rows_abandoned
+
+
+def _stops_at() -> float:
+    return float(struct.unpack_from("d", _stop_at)[0])
 
 
 class Plans:
@@ -104,7 +130,7 @@ class Process:
             fields = self.db.run(lambda connection: vault.fetch(connection, name))
         except NoetlError as error:
             raise ToolError(ErrorInfo("credential", str(error))) from error
-        hiding.learn_credential(fields)
+        hiding.learn_credential(fields, lasting=True)
         self._credentials[name] = (time.monotonic() + CREDENTIAL_SECONDS, fields)
         return fields
 

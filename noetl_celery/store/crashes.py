@@ -1,4 +1,5 @@
-"""What becomes of the work of a run that died: rows that had begun are suspects, and counted."""
+"""What becomes of the work of a run that died: rows that had begun are suspects, and counted. And of one that has to
+end."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
 from noetl_celery.store import children, events, frames
-from noetl_celery.store.db import one
+from noetl_celery.store.db import execute, one
 
 _RETURN = """
     WITH held AS MATERIALIZED (
@@ -96,3 +97,18 @@ def return_rows(
         frames.end(connection, frame["frame_id"], republish_seconds=republish_seconds)
         return None
     return {**frame, "lane": run["lane"]}
+
+
+def hand_over(
+    connection: Connection, execution_id: int, step: str, stage_id: int, frame_id: int, lane: int, begun: int
+) -> None:
+    """Counts and tells that so many rows which had begun begin again elsewhere, as their node stops.
+
+    That is no crash of theirs. For the transaction in which their run ends.
+    """
+    execute(
+        connection, "UPDATE noetl.frame SET reruns = reruns + %(n)s WHERE frame_id = %(frame)s", frame=frame_id, n=begun
+    )
+    result = {"lane": lane, "returned": begun, "reruns": begun, "failed": 0}
+    event = Event("frame.abandoned", "RETURNED", step, stage_id, result=result)
+    events.append(connection, execution_id, [event], frame_id=frame_id)

@@ -89,15 +89,33 @@ def take(
     return [TakenRow(row["row_index"], row["payload"], row["position"], row["crashes"], row["retries"]) for row in rows]
 
 
-def parked(connection: Connection, frame_id: int, lane: int) -> int:
-    """How many parked rows count against this lane's width."""
+def places_taken(connection: Connection, frame_id: int, lane: int) -> int:
+    """How many rows count against this lane's width beside those that its holder has: parked ones, and those in the
+    air of a run that is leaving the lane."""
     row = one(
         connection,
-        "SELECT count(*) AS n FROM noetl.row WHERE frame_id = %(frame)s AND status = 'PARKED' AND lane = %(lane)s",
+        """
+        SELECT count(*) AS n FROM noetl.row r
+        WHERE frame_id = %(frame)s AND lane = %(lane)s AND (status = 'PARKED' OR (
+            status = 'TAKEN' AND EXISTS (SELECT FROM noetl.run n WHERE n.run_id = r.taken_by AND n.lane < 0)))
+        """,
         frame=frame_id,
         lane=lane,
     )
     return int(row["n"]) if row else 0
+
+
+def open_payloads(connection: Connection, frame_id: int) -> list[Any]:
+    """What the rows of a frame that have not ended were claimed as."""
+    found = every(
+        connection,
+        """
+        SELECT payload FROM noetl.row WHERE frame_id = %(frame)s AND status IN ('READY', 'TAKEN', 'PARKED')
+        ORDER BY row_index
+        """,
+        frame=frame_id,
+    )
+    return [row["payload"] for row in found]
 
 
 def ready(connection: Connection, frame_id: int) -> bool:

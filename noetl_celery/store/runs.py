@@ -78,7 +78,7 @@ def start_claim(
 
 def finish_lane(connection: Connection, run_id: int, frame_id: int) -> Mapping[str, Any] | None:
     """Gives a lane up: rows that it still holds become READY again. Returns the frame's ``{status, stopping, parked}``
-    (do PARKED rows exist), which is locked, or None if the lease had been lost before: then nothing changes."""
+    (do PARKED rows exist), or None if the lease had been lost before: then nothing changes."""
     if not finish(connection, run_id):
         return None
     execute(
@@ -90,6 +90,30 @@ def finish_lane(connection: Connection, run_id: int, frame_id: int) -> Mapping[s
         frame=frame_id,
         run=run_id,
     )
+    return _left(connection, frame_id)
+
+
+def leave_lane(connection: Connection, run_id: int, frame_id: int) -> Mapping[str, Any] | None:
+    """Makes room for another holder of the lane, while rows that this run still holds come to their end.
+
+    Returns what ``finish_lane`` does; None if the frame starts no more rows, or if there is no room: an earlier holder
+    of the lane is still leaving. The number of a lane that is being left is ``-1 - lane``.
+    """
+    moved = execute(
+        connection,
+        """
+        UPDATE noetl.run r SET lane = -1 - lane
+        WHERE run_id = %(run)s AND lane >= 0
+        AND NOT EXISTS (SELECT FROM noetl.run o WHERE o.frame_id = r.frame_id AND o.lane = -1 - r.lane)
+        """,
+        run=run_id,
+    ).rowcount
+    frame = _left(connection, frame_id) if moved else None
+    return frame if frame is not None and frame["status"] == "RUNNING" and not frame["stopping"] else None
+
+
+def _left(connection: Connection, frame_id: int) -> Mapping[str, Any] | None:
+    """The lock: of two runs that give rows back at once, the second one sees what the first one left."""
     return one(
         connection,
         """
@@ -146,7 +170,8 @@ def expire(connection: Connection, run_id: int, *, dead_after_seconds: float) ->
             WHERE r.run_id = %(run)s AND {_LOST} FOR UPDATE OF r SKIP LOCKED
         )
         DELETE FROM noetl.run r USING gone WHERE r.run_id = gone.run_id
-        RETURNING r.run_id, r.worker_id, r.execution_id, r.frame_id, r.claim_id, r.lane, r.begun
+        RETURNING r.run_id, r.worker_id, r.execution_id, r.frame_id, r.claim_id, r.begun,
+                  CASE WHEN r.lane < 0 THEN -1 - r.lane ELSE r.lane END AS lane
         """,
         run=run_id,
         dead=dead_after_seconds,

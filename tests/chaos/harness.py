@@ -30,8 +30,8 @@ from typing import Any
 import pytest
 from nodes import Cluster, cluster, wait_for
 
-from noetl_celery.client import Execution
 from noetl_celery.errors import WaitTimeout
+from noetl_celery.execution import Execution
 
 PLAYBOOKS = Path(__file__).parent / "playbooks"
 #: how long faults go on in the long form of a test, and what is random in it
@@ -286,5 +286,4 @@ def tracebacks(text: str) -> Iterator[str]:
 
 def differences(execution: Execution) -> list[str]:
     """How the replay of an execution's events differs from its tables."""
-    verify = getattr(execution, "verify", None)
-    return [str(difference) for difference in verify()] if verify is not None else []
+    return [str(difference) for difference in execution.verify().differences]

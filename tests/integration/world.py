@@ -246,13 +246,6 @@ class World:
 
 
 @contextmanager
-def withdraw_stop() -> None:
-    """As if nobody had told this process to stop."""
-    from noetl_celery.runtime import process
-
-    process._stop_at[:] = bytes(len(process._stop_at))
-
-
 def in_thread(work: Callable[..., Any], *args: Any) -> Any:
     """Runs ``work`` in a thread meanwhile, and waits for it at the end; what it raised is raised here."""
     raised: list[BaseException] = []
@@ -272,6 +265,13 @@ def in_thread(work: Callable[..., Any], *args: Any) -> Any:
     assert not thread.is_alive(), "the thread has not ended"
     if raised:
         raise raised[0]
+
+
+def withdraw_stop() -> None:
+    """As if nobody had told this process to stop."""
+    from noetl_celery.runtime import process
+
+    process._stop_at[:] = bytes(len(process._stop_at))
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 10.0) -> None:

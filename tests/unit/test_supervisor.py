@@ -115,6 +115,31 @@ def test_everything_ends_with_the_supervisor(signals: Signals, tmp_path: Path) -
     wait_for(lambda: not alive(pid))
 
 
+def test_who_asks_a_second_time_gets_a_more_urgent_stop(signals: Signals, tmp_path: Path) -> None:
+    slow = shell(f'trap "" TERM; trap "exit 0" QUIT; echo > {tmp_path}/ready; while true; do sleep 0.05; done')
+    with Supervisor(signals, grace_seconds=3600, notice=print) as supervisor:
+        child = supervisor.start(Program("node", slow, hurry_signal=signal.SIGQUIT))
+        wait_for((tmp_path / "ready").exists)
+        signals.defer()
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert child.exit_code == 0, "it was not killed"
+
+
+def test_who_asks_a_second_time_does_not_wait_for_the_deaf(
+    signals: Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HURRY_SECONDS", 0.2)
+    deaf = shell(f'trap "" TERM QUIT; echo > {tmp_path}/ready; while true; do sleep 0.05; done')
+    with Supervisor(signals, grace_seconds=3600, notice=print) as supervisor:
+        child = supervisor.start(Program("node", deaf, hurry_signal=signal.SIGQUIT))
+        wait_for((tmp_path / "ready").exists)
+        signals.defer()
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert child.exit_code == 128 + signal.SIGKILL
+
+
 def test_a_signal_while_starting_unwinds(signals: Signals) -> None:
     with pytest.raises(Stopped) as caught:
         os.kill(os.getpid(), signal.SIGTERM)

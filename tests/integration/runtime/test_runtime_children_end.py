@@ -18,7 +18,7 @@ from families import (
     run_alone,
     statuses,
 )
-from world import World, in_thread, wait_for
+from world import World, in_thread, wait_for, withdraw_stop
 
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.store import signals
@@ -177,11 +177,11 @@ def test_a_lane_that_hands_over_in_a_loop_that_stops_forgets_no_row(world: World
     tell(world, parent, "cancel")
     world.orchestrate(parent)
     world.publisher.sent.clear()
-    process.announce_stop()
+    process.announce_stop(60)
     world.lane(frame)
     assert world.rows(frame) == ["READY"] * 4
     assert world.publisher.lanes() == [(frame, 0)]
-    process._stopping[0] = 0
+    withdraw_stop()
     assert world.run(parent) == "CANCELLED"
     assert world.rows(frame) == ["OK"] * 4
     nothing_left(world)

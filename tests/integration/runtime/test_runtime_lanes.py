@@ -12,7 +12,7 @@ import pytest
 from cases import collection, single
 from proxy import proxied
 from services import make_settings
-from world import World, in_thread, wait_for
+from world import World, in_thread, wait_for, withdraw_stop
 
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.runtime import process as processes
@@ -255,16 +255,46 @@ def test_a_stop_gives_the_rows_back_with_what_they_have_reached(world: World) ->
     with in_thread(world.lane, frame, lane):
         assert waiting.wait(5)
         wait_for(lambda: items(world).count(1) == 1, "the second row is at work")
-        processes.announce_stop()
+        processes.announce_stop(60)
     assert time.monotonic() - begun < 3.0
     assert world.rows(frame) == ["READY", "OK"] + ["READY"] * 4
     assert world.q("SELECT * FROM noetl.run") == []
     (position,) = world.column("SELECT position FROM noetl.row WHERE row_index = 0")
     assert position["attempt"] == 2
-    assert world.publisher.lanes() == [(frame, lane)]
-    processes._stopping[0] = 0
+    assert set(world.publisher.lanes()) == {(frame, lane)}
+    withdraw_stop()
     assert world.run(execution) == "COMPLETED"
     assert items(world).count(1) == 1
+
+
+def test_a_stop_hands_over_at_once_what_has_not_begun_and_later_what_has(world: World) -> None:
+    """Another lane goes on beside the row at work, within the frame's concurrency; then the grace time ends."""
+    over = threading.Event()
+
+    def act(given: Mapping[str, Any]) -> None:
+        if given["item"] == 0 and items(world).count(0) == 1:
+            assert over.wait(10)
+
+    world.probe.act = act
+    execution = world.begin(collection("{{ range(6) | list }}", spec="mode: parallel, max_in_flight: 2"))
+    frame, lane = world.publisher.lanes()[0]
+    world.publisher.sent.clear()
+    with in_thread(world.lane, frame, lane):
+        wait_for(lambda: items(world) and world.rows(frame)[0] == "TAKEN", "the first row is at work")
+        processes.announce_stop(60)
+        wait_for(lambda: world.publisher.lanes() == [(frame, lane)], "the others are handed over")
+        withdraw_stop()  # the second lane is another worker's
+        world.lane(frame, lane)
+        assert world.rows(frame) == ["TAKEN"] + ["OK"] * 5
+        world.publisher.sent.clear()
+        processes.announce_stop(0)
+    assert world.rows(frame) == ["READY"] + ["OK"] * 5
+    over.set()
+    withdraw_stop()
+    assert world.publisher.lanes() == [(frame, lane)]
+    assert world.run(execution) == "COMPLETED"
+    assert (items(world).count(0), world.value("SELECT reruns FROM noetl.frame")) == (2, 1)
+    assert world.value("SELECT max(crashes) FROM noetl.row") == 0
 
 
 # failures

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cases import collection, cursor, fill, single
 from services import credential_of, make_settings
-from world import World
+from world import World, withdraw_stop
 
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.settings import Settings
@@ -166,11 +166,11 @@ def test_failures_are_counted_and_the_first_are_shown(world: World, database: st
 
 def test_ctx_writes_of_a_sequence_are_seen_by_the_next_row_and_by_the_next_lane(world: World, database: str) -> None:
     """Also when a fresh lane goes on in the middle of the frame."""
-    from noetl_celery.runtime.process import _stopping, announce_stop
+    from noetl_celery.runtime.process import announce_stop
 
     def act(given: Any) -> Any:
         if len(world.probe.calls) == 3:
-            announce_stop()
+            announce_stop(60)
         return (given["total"] or 0) + given["item"]
 
     world.probe.act = act
@@ -179,7 +179,7 @@ def test_ctx_writes_of_a_sequence_are_seen_by_the_next_row_and_by_the_next_lane(
     execution = world.begin(playbook)
     world.deliver()
     assert world.rows(world.one_frame(execution)) == ["OK"] * 3 + ["READY"] * 2
-    _stopping[0] = 0
+    withdraw_stop()
     assert world.run(execution) == "COMPLETED"
     assert [call["total"] for call in world.probe.calls] == [0, 1, 3, 6, 10]
     assert world.value("SELECT ctx FROM noetl.execution") == {"total": 15}

@@ -291,3 +291,51 @@ def test_a_run_that_was_expired_writes_nothing(running: World) -> None:
         assert running.everything() == before
         if running.value("SELECT count(*) FROM noetl.run") == 0:
             start(running, RUN + 1)
+
+
+# leaving a lane
+
+
+def test_a_lane_that_is_being_left_has_room_for_another_holder(running: World) -> None:
+    """What the first one still has in the air counts against the width of the second one."""
+    later = RUN + 1
+    running.do(rows.release, FRAME, RUN, [(1, None, 0), (2, None, 0)])
+    assert running.do(runs.leave_lane, RUN, FRAME) == {"status": "RUNNING", "stopping": False, "parked": False}
+    assert running.do(rows.places_taken, FRAME, 0) == 1
+    start(running, later)
+    assert running.rows(FRAME) == ["TAKEN", "TAKEN", "TAKEN", "TAKEN"]
+    assert running.do(rows.places_taken, FRAME, 0) == 1, "its own rows are no others'"
+    outcome = RowOutcome(0, True, result="0")
+    running.do(rows.finish, FRAME, RUN, [outcome], **AGAIN)
+    running.do(runs.finish_lane, RUN, FRAME)
+    assert running.do(rows.places_taken, FRAME, 0) == 0
+    assert running.column("SELECT run_id FROM noetl.run") == [later]
+
+
+def test_a_lane_is_left_once_at_a_time(running: World) -> None:
+    """Until the first one has gone the second one keeps the lane."""
+    running.do(rows.release, FRAME, RUN, [(1, None, 0), (2, None, 0)])
+    running.do(runs.leave_lane, RUN, FRAME)
+    start(running, RUN + 1)
+    before = running.everything()
+    assert running.do(runs.leave_lane, RUN + 1, FRAME) is None
+    assert running.do(runs.leave_lane, RUN, FRAME) is None, "it has left"
+    assert running.everything() == before
+    running.do(runs.finish_lane, RUN, FRAME)
+    assert running.do(runs.leave_lane, RUN + 1, FRAME) is not None
+
+
+def test_who_dies_while_leaving_gives_back_rows_of_the_lane(running: World) -> None:
+    running.do(runs.leave_lane, RUN, FRAME)
+    age(running, lease=-1)
+    (lost,) = expired(running)
+    assert lost["lane"] == 0
+    assert running.do(crashes.return_rows, lost, max_crashes=3, **AGAIN)["lane"] == 0
+
+
+def test_rows_handed_over_at_work_are_counted_and_no_suspects(running: World) -> None:
+    running.do(runs.finish_lane, RUN, FRAME)
+    running.do(crashes.hand_over, EXECUTION, "drain", STAGE, FRAME, 0, 2)
+    assert running.value("SELECT reruns FROM noetl.frame") == 2
+    assert running.value("SELECT sum(crashes) FROM noetl.row") == 0
+    assert running.events(EXECUTION) == ["frame.abandoned"]
