@@ -74,6 +74,7 @@ class AsyncExecution:
     cancel = _awaited(Execution.cancel)
     pause = _awaited(Execution.pause)
     resume = _awaited(Execution.resume)
+    books = _awaited(Execution.books)
     retry = _awaited(Execution.retry)
     verify = _awaited(Execution.verify)
     _outcome = _awaited(Execution.outcome)

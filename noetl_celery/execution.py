@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
     from noetl_celery.client import Noetl
+    from noetl_celery.store.ledger import Books
     from noetl_celery.store.results import Opener
     from noetl_celery.store.verify import Verification
 
@@ -180,18 +181,19 @@ class Execution:
 
     def report(self) -> dict[str, Any]:
         """Everything at a glance, as ``noetl-celery run --json`` prints it: status, error, every step's last visit."""
-        from noetl_celery.store import executions
+        from noetl_celery.store import executions, ledger
 
-        row, steps, seconds = self._client.run(
+        row, steps, seconds, books = self._client.run(
             lambda c: (
                 executions.get(c, self.id),
                 executions.steps(c, self.id),
                 executions.duration(c, self.id),
+                ledger.of_execution(c, self.id),
             )
         )
         if row is None:
             raise NotFound(f"there is no execution {self.id}")
-        return build_report(row, steps, seconds)
+        return build_report(row, steps, seconds, books)
 
     def duration(self) -> float:
         """Seconds from its submission to its end, or to now."""
@@ -204,6 +206,12 @@ class Execution:
         from noetl_celery.store import executions
 
         return self._client.run(lambda connection: executions.step_summaries(connection, self.id))
+
+    def books(self) -> list[Books]:
+        """The books of every visit of a step that has work: where its rows are, and what does not add up."""
+        from noetl_celery.store import ledger
+
+        return self._client.run(lambda connection: ledger.of_execution(connection, self.id))
 
     def events(self, after: int = 0, *, follow: bool = False) -> Iterator[dict[str, Any]]:
         """What happened, oldest first, from behind the event id ``after``; with ``follow`` until the execution ends."""

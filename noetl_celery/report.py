@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noetl_celery.engine.state import FINAL
+
+if TYPE_CHECKING:
+    from noetl_celery.store.ledger import Books
+
+#: what a report says of a step's rows
+_OF_ROWS = ("claimed", "ok", "failed", "released", "parked", "ready", "taken", "reruns", "differences")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +53,23 @@ class Snapshot:
         return self.status in FINAL
 
 
-def build_report(row: Mapping[str, Any], steps: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """The object that ``run --json`` prints, from the execution's record and the last visits of its steps."""
+def build_report(
+    row: Mapping[str, Any], steps: list[dict[str, Any]], seconds: float, books: Iterable[Books] = ()
+) -> dict[str, Any]:
+    """The object that ``run --json`` prints: the execution's record, the last visits of its steps, and the books."""
+    rows = {of_stage.stage_id: of_stage.document() for of_stage in books}
     return {
         "execution_id": str(row["execution_id"]),
         "status": row["status"],
         "error": brief_error(row["error"]),
-        "steps": {step["step_name"]: {"status": step["status"], "output": step["result"]} for step in steps},
+        "steps": {
+            step["step_name"]: {
+                "status": step["status"],
+                "output": step["result"],
+                "rows": {name: rows[step["stage_id"]][name] for name in _OF_ROWS} if step["stage_id"] in rows else None,
+            }
+            for step in steps
+        },
         "duration_seconds": round(float(seconds), 3),
     }
 

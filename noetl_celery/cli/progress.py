@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from noetl_celery.execution import Execution
     from noetl_celery.report import Snapshot, StepProgress
+    from noetl_celery.store.ledger import Books
 
 #: without a terminal: at most a line per step so often, and none before
 PLAIN_SECONDS = 2.0
@@ -136,14 +137,36 @@ def show_execution(execution: Execution) -> None:
     seconds = execution.duration()
     status = painted_status(row["status"], sys.stdout)
     out(f"{row['path']}  {status}  {seconds_text(seconds)}  (execution {execution.id})")
+    books = {book.stage_id: book for book in execution.books()}
     width = max((len(step["step_name"]) for step in steps), default=0)
     for step in steps:
         name, status = step["step_name"].ljust(width), painted_status(step["status"], sys.stdout)
         out(f"  {name}  {status}  {_counts(step)}")
+        for line in book_lines(step["kind"], books.get(step["stage_id"])):
+            out(f"  {'':{width}}  {line}")
     error = row["error"]
     if error:
         place = ", ".join(f"{key} '{error[key]}'" for key in ("step", "task") if error.get(key))
         out(f"error{f' in {place}' if place else ''}: {error.get('kind')}: {short_json(error.get('message'), 2000)}")
+
+
+def book_lines(kind: str, books: Books | None) -> list[str]:
+    """Where the rows of a step are, unless all ended well: of a loop that is at work or was cut short, with rows that
+    ran again; and, in red, what does not add up."""
+    if books is None:
+        return []
+    lines = []
+    if kind != "single" and (books.claimed != books.ok + books.failed or books.reruns):
+        parts = [f"{books.claimed:,} claimed", f"{books.ok:,} ok", f"{books.failed:,} failed"]
+        for name in ("released", "parked", "ready", "taken"):
+            number = getattr(books, name)
+            parts += [f"{number:,} {_BOOK_WORDS[name]}"] if number else []
+        parts += [f"{books.reruns:,} run again after a crash"] if books.reruns else []
+        lines.append(f"rows: {', '.join(parts)}")
+    return lines + [paint(f"ALARM: the books do not balance: {text}", RED, sys.stdout) for text in books.differences]
+
+
+_BOOK_WORDS = {"released": "given up", "parked": "parked", "ready": "waiting", "taken": "at work"}
 
 
 def _counts(step: dict[str, Any]) -> str:
