@@ -29,7 +29,8 @@ from sqlalchemy.engine import Connection
 
 from noetl_celery.store.credentials import Vault
 
-pytestmark = pytest.mark.acceptance
+#: all that is to be seen is seen in the one fixture
+pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 
 #: a name for each secret that is planted, to say which one was found
 PLANTED = {
