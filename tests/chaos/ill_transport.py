@@ -33,7 +33,7 @@ class Channel(healthy.Channel):  # type: ignore[misc]
             super()._put(queue, message, **kwargs)
             return
         if Channel.pid != os.getpid():  # each process has its own bad day, after a fork as well
-            Channel.random, Channel.pid = Random(f"{ILL.get('seed')} {queue} {os.getpid()}"), os.getpid()
+            Channel.random, Channel.pid = Random(f"{ILL['seed']} {queue} {os.getpid()}"), os.getpid()
         copies = [0.0]
         if self.random.random() < ILL.get("duplicate", 0):
             self.count("duplicate")
@@ -42,8 +42,9 @@ class Channel(healthy.Channel):  # type: ignore[misc]
             self.deliver(pause, queue, message)
 
     def deliver(self, pause: float, queue: str, message: dict[str, Any]) -> None:
-        if self.random.random() < ILL.get("drop", 0):
-            self.count("drop")
+        sent = self.count("sent")
+        if ILL.get("drop") and sent % round(1 / ILL["drop"]) == ILL["seed"] % round(1 / ILL["drop"]):
+            self.count("drop")  # exactly so many of all, or a short test might see none
             return
         if ILL.get("delay"):
             self.count("delay")
@@ -55,8 +56,8 @@ class Channel(healthy.Channel):  # type: ignore[misc]
         timer.daemon = True
         timer.start()
 
-    def count(self, what: str) -> None:
-        client().hincrby(COUNTS, what, 1)
+    def count(self, what: str) -> int:
+        return int(client().hincrby(COUNTS, what, 1))
 
 
 class Transport(healthy.Transport):  # type: ignore[misc]
