@@ -81,6 +81,12 @@ def child_outcome(process: Process, call: Call, announce: Callable[[int], object
     return outcome
 
 
+def give_up_child(process: Process, child: int, reason: str) -> None:
+    """Tells a child to end that nobody waits for any more. Harmless for one that has ended."""
+    again = process.settings.republish_seconds
+    process.db.run(lambda connection: children.cancel(connection, child, reason, republish_seconds=again))
+
+
 def _ended(connection: Connection, call: Call, found: Mapping[str, Any], opener: Opener) -> Outcome:
     assert call.child is not None
     if found["status"] == "COMPLETED":

@@ -22,14 +22,14 @@ from noetl_celery import faults
 from noetl_celery.engine.assign import merge_paths
 from noetl_celery.errors import LeaseLost, ServiceError
 from noetl_celery.ids import new_id
+from noetl_celery.runtime.lanes import lane_again
 from noetl_celery.runtime.names import StageNames, load_stage
 from noetl_celery.runtime.process import Process, abandon_rows, grace_over, stop_announced
 from noetl_celery.runtime.publish import Publisher
 from noetl_celery.runtime.row import Called, CalledBack, Ended, Parked, RowEnd, RowRunner
 from noetl_celery.runtime.sources import acknowledge, keep, source_of
 from noetl_celery.runtime.telling import Notes
-from noetl_celery.store import children, crashes, events, frames, outbox, rows, runs, stages
-from noetl_celery.store.decisions import body_queue
+from noetl_celery.store import children, crashes, events, executions, frames, rows, runs, stages
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.store.rows import RowOutcome, TakenRow
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 AHEAD_SECONDS = 0.3
 MOST_AHEAD = 100
 #: how often a lane that waits for its rows looks whether it should stop
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.5
 
 Back = tuple[int, Mapping[str, Any] | None, int]
 
@@ -102,7 +102,8 @@ class Lane:
         self.row_seconds: float | None = None
         self.exhausted = False
         self.closing = threading.Event()
-        self.lost = False
+        #: both are told to rows that wait: by the pulse, by a look at the execution
+        self.lost = self.cancelled = False
         self.unneeded_lanes = False
         #: the node stops: what has not begun was handed over, only the rows in the air are ours
         self.leaving = False
@@ -176,6 +177,7 @@ class Lane:
             keep_results=keep,
             notes=self.notes,
             announce=self.publisher.orchestrate,
+            holds=self._holds,
         )
         self.source = None
         if loop is not None and loop.cursor is not None and self.process.cursors.get(loop.cursor.kind).acknowledges:
@@ -232,16 +234,22 @@ class Lane:
         self.lost = True
         self.closing.set()
 
+    def _holds(self) -> bool:
+        try:
+            return not self.lost and bool(self._checked(lambda connection: runs.held(connection, self.run_id)))
+        except ServiceError:
+            return False  # away for as long as the lease
+
     def _should_close(self) -> bool:
         # Where parked rows hold all places nothing can start: rows that were taken ahead go back, and so does the slot.
         full = not self.air and self.parked >= self.width
         return full or stop_announced() or time.monotonic() - self.begun >= self.lifetime
 
     def _pause(self, seconds: float) -> bool:
-        """Waits; true if the lane calls its rows back meanwhile (only a stop or a lost lease cuts a wait short)."""
+        """Waits; true if the lane calls its rows back: its node stops, it is cancelled, or it has lost its lease."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            if self.lost or stop_announced():
+            if self.lost or self.cancelled or stop_announced():
                 return True
             time.sleep(min(left, 0.25))
         return False
@@ -390,6 +398,8 @@ class Lane:
         stop, taken = self._checked(lambda connection: self._write_and_take(connection, want))
         if stop:
             self.closing.set()
+            if self.air:  # they end by themselves, but for those that only wait
+                self.cancelled = self._checked(lambda connection: executions.cancelling(connection, self.execution_id))
         elif want:
             self._accept(taken, want)
         self.notes.written()
@@ -477,15 +487,6 @@ class Lane:
         taken = rows.places_taken(connection, self.frame_id, self.number)
         if not ready or (self.ordered and frame["parked"]) or taken >= self.width:
             return []
-        again = self.settings.republish_seconds
-        queue_name = body_queue(self.stage.plan, self.stage.step.name, self.settings)
-        outbox.add_lanes(
-            connection,
-            self.execution_id,
-            self.stage_id,
-            self.frame_id,
-            [self.number],
-            queue_name,
-            delay_seconds=again,
-        )
-        return [Dispatch("lanes", self.execution_id, self.stage_id, self.frame_id, (self.number,), queue_name)]
+        place = {"execution_id": self.execution_id, "stage_id": self.stage_id, "frame_id": self.frame_id}
+        step = self.stage.step.name
+        return [lane_again(self.process, connection, {**place, "lane": self.number, "step_name": step})]

@@ -1,4 +1,4 @@
-"""Starting a lane again: after its rows woke, or its holder died."""
+"""Starting a lane again: after its rows woke, or its holder ended or died."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from noetl_celery.errors import ErrorInfo, TemplateError, ToolError
 from noetl_celery.ids import new_id
 from noetl_celery.outcome import Outcome
 from noetl_celery.playbook.plan import ResultPlan
-from noetl_celery.runtime.children import child_outcome, new_child
+from noetl_celery.runtime.children import child_outcome, give_up_child, new_child
 from noetl_celery.runtime.names import StageNames
 from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.sources import dead_letter
@@ -90,10 +90,12 @@ class RowRunner:
         keep_results: bool,
         notes: Notes,
         announce: Callable[[int], object],
+        holds: Callable[[], bool],
     ) -> None:
-        """``notes`` are what goes into the execution's events; ``announce`` has an execution looked at now."""
+        """``notes`` are what goes into the execution's events; ``announce`` has an execution looked at now; ``holds``
+        asks the database whether the rows are still the lane's."""
         self._process, self._stage, self._pause = process, stage, pause
-        self._notes, self._announce = notes, announce
+        self._notes, self._announce, self._holds = notes, announce, holds
         self._keychain = stage.keychain(process, stage.extra)
         self._keeps = keep_results
 
@@ -126,7 +128,19 @@ class RowRunner:
             log.exception("row %s of step %s failed unexpectedly", taken.index, self._stage.step.name)
             info = ErrorInfo("internal", f"{type(error).__name__}: {error}")
             failed = _failure(taken.index, info, None, retries)
-            return Ended(failed if pipeline is None else self._buried(failed, info, pipeline), {}), retries
+            return Ended(failed if pipeline is None else self._broken(failed, info, pipeline), {}), retries
+
+    def _broken(self, outcome: RowOutcome, error: ErrorInfo, pipeline: Pipeline) -> RowOutcome:
+        """A row that failed for a fault of ours ends like any other; a child that it has started ends with it."""
+        child = pipeline.position.child
+        try:
+            if child is not None:
+                give_up_child(self._process, child, "its caller failed")
+                self._announce(child)
+            return self._buried(outcome, error, pipeline)
+        except Exception:
+            log.exception("row %s of step %s could not be cleared away", outcome.index, self._stage.step.name)
+            return outcome
 
     def _pipeline(self, taken: TakenRow) -> Pipeline:
         stage = self._stage
@@ -274,8 +288,8 @@ class RowRunner:
     def _buried(self, outcome: RowOutcome, error: ErrorInfo, pipeline: Pipeline) -> RowOutcome:
         """Hands a row that failed for good to the dead letter statement; what went wrong there is told with it."""
         loop = self._stage.step.loop
-        if loop is None or loop.cursor is None or loop.cursor.dead_letter is None:
-            return outcome
+        if loop is None or loop.cursor is None or loop.cursor.dead_letter is None or not self._holds():
+            return outcome  # a row of somebody else is his to bury
         problem = dead_letter(self._process, self._stage, lambda: pipeline.end_names({"error": error.as_dict()}))
         if problem is None:
             return outcome

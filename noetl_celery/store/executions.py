@@ -113,6 +113,16 @@ def get(connection: Connection, execution_id: int) -> Mapping[str, Any] | None:
     )
 
 
+def cancelling(connection: Connection, execution_id: int) -> bool:
+    """Has the execution been told to end?"""
+    row = one(
+        connection,
+        "SELECT status = 'CANCELLING' AS told FROM noetl.execution WHERE execution_id = %(execution)s",
+        execution=execution_id,
+    )
+    return bool(row and row["told"])
+
+
 def recent(connection: Connection, *, limit: int, status: str | None = None) -> list[dict[str, Any]]:
     """The latest executions, newest first."""
     return every(

@@ -30,13 +30,14 @@ def seen(world: World) -> list[int]:
 
 
 def crash(world: World) -> None:
-    """A lane takes rows, and its process dies."""
+    """A lane takes rows and begins them, and its process dies."""
     frame, number = world.publisher.lanes()[0]
     world.publisher.sent.clear()
     stage = world.value("SELECT stage_id FROM noetl.stage")
     other = world.another_process()
     lane = Lane(other, world.publisher, frame, stage, number)  # type: ignore[arg-type]
     assert lane.start()
+    other.beginnings.begin(lane.run_id, [row.index for row in lane.waiting], seconds=5.0)
     lane.close()
     other.close()
     world.q("UPDATE noetl.run SET lease_until = clock_timestamp()")

@@ -17,7 +17,7 @@ from world import World, in_thread, wait_for, withdraw_stop
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.runtime import process as processes
 from noetl_celery.settings import Settings
-from noetl_celery.store import rows
+from noetl_celery.store import rows, signals
 
 pytestmark = pytest.mark.integration
 
@@ -350,7 +350,7 @@ def test_a_lost_commit_runs_no_row_twice(world: World, committed: bool) -> None:
     there are not written again, and rows that were taken with them are not lost sight of."""
 
     def act(given: Mapping[str, Any]) -> None:
-        if given["item"] in (10, 25, 40):
+        if given["item"] in (5, 30, 55):  # a batch of outcomes is written between each two
             proxy.lose(b"COMMIT", answered=committed)
         time.sleep(0.005)
 
@@ -402,3 +402,37 @@ def test_nothing_begins_for_a_lane_that_was_given_up(world: World) -> None:
     frame, lane = world.publisher.lanes()[0]
     world.lane(frame, lane)
     assert items(world) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+def test_a_row_that_waits_for_its_next_attempt_ends_when_the_execution_is_cancelled(
+    world: World, cancelled: bool
+) -> None:
+    """Not when another row of a loop that fails fast has failed: there what has begun comes to its end."""
+    waits = threading.Event()
+
+    def act(given: Mapping[str, Any]) -> Any:
+        if given["item"] == 0 and len(items(world)) < 3:
+            waits.set()
+            raise throttled(4.0)
+        if given["item"] == 1:
+            assert waits.wait(10)
+            if not cancelled:
+                raise ToolError(ErrorInfo("final", "no"))
+        return None
+
+    world.probe.act = act
+    playbook = retrying("{{ [0, 1] }}", "mode: parallel, max_in_flight: 2")
+    execution = world.begin(playbook.replace("output.status == 'error'", "output.error.kind == 'rate_limit'"))
+    frame, lane = world.publisher.lanes()[0]
+    begun = time.monotonic()
+    with in_thread(world.lane, frame, lane):
+        wait_for(lambda: len(items(world)) == 2, "one waits, the other one has ended")
+        if cancelled:
+            world.do(signals.add, execution, "cancel", republish_seconds=30.0)
+            world.orchestrate(execution)
+    assert (time.monotonic() - begun < 4.0) == cancelled
+    assert world.rows(frame) == (["SKIPPED", "OK"] if cancelled else ["OK", "FAILED"])
+    assert world.settle(execution) == ("CANCELLED" if cancelled else "FAILED")
+    for table in ("run", "outbox", "wakeup", "signal"):
+        assert world.q(f"SELECT * FROM noetl.{table}") == []
