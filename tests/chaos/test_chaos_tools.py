@@ -81,7 +81,6 @@ def test_no_memory_in_the_worker_itself_is_an_error_of_the_row(system: Cluster, 
     assert failures(system, work)[7]["code"] == "MemoryError"
 
 
-@pytest.mark.short
 def test_commands_do_not_outlive_their_worker(system: Cluster, worker: Worker, tmp_path: Path) -> None:
     """Rows whose commands and code run when their processes are killed are run again, and only again."""
     trial = Trial(system, "SIGKILL of processes whose rows run commands")
