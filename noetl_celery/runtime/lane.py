@@ -105,8 +105,8 @@ class Lane:
         #: both are told to rows that wait: by the pulse, by a look at the execution
         self.lost = self.cancelled = False
         self.unneeded_lanes = False
-        #: the node stops: what has not begun was handed over, only the rows in the air are ours
-        self.leaving = False
+        #: the node stops: what has not begun was handed over when so many rows were still ours
+        self.left_with: int | None = None
         self._pool: ThreadPoolExecutor | None = None
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class Lane:
                 if cut or not self.waiting or self.closing.is_set():
                     break
                 continue
-            if stop_announced() and not self.leaving:
+            if stop_announced() and self.left_with != len(self.air) + len(self.outcomes):
                 self._leave()
             self._collect()
             if self._due():
@@ -213,8 +213,11 @@ class Lane:
         return self.process.db.run(self.give_up)
 
     def _leave(self) -> None:
-        """Hands over what has not begun, at once: another worker goes on beside the rows that are still in the air."""
-        self.leaving = True
+        """Hands over what has not begun, at once: another worker goes on beside the rows that are still in the air.
+
+        Each of those that ends makes room for one more there.
+        """
+        self.left_with = len(self.air) + len(self.outcomes)
         self.publisher.dispatch(self._checked(self._hand_over))
         self.back.clear()
 

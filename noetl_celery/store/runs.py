@@ -38,9 +38,9 @@ def start_lane(
                 UPDATE noetl.frame f SET lane_starts = f.lane_starts + 1 FROM asked WHERE f.frame_id = asked.frame_id
             )
             INSERT INTO noetl.run (run_id, worker_id, execution_id, frame_id, lane, lease_seconds, lease_until,
-                                   heartbeat_seconds)
+                                   heartbeat_seconds, begun)
             SELECT %(run)s, %(worker)s, execution_id, frame_id, %(lane)s, %(lease)s,
-                   clock_timestamp() + %(lease)s * interval '1 second', %(heartbeat)s
+                   clock_timestamp() + %(lease)s * interval '1 second', %(heartbeat)s, '{}'
             FROM asked
             """,
             run=run_id,
@@ -97,14 +97,14 @@ def leave_lane(connection: Connection, run_id: int, frame_id: int) -> Mapping[st
     """Makes room for another holder of the lane, while rows that this run still holds come to their end.
 
     Returns what ``finish_lane`` does; None if the frame starts no more rows, or if there is no room: an earlier holder
-    of the lane is still leaving. The number of a lane that is being left is ``-1 - lane``.
+    of the lane is still leaving. The number of a lane that is being left is ``-1 - lane``. Idempotent.
     """
     moved = execute(
         connection,
         """
-        UPDATE noetl.run r SET lane = -1 - lane
-        WHERE run_id = %(run)s AND lane >= 0
-        AND NOT EXISTS (SELECT FROM noetl.run o WHERE o.frame_id = r.frame_id AND o.lane = -1 - r.lane)
+        UPDATE noetl.run r SET lane = least(lane, -1 - lane)
+        WHERE run_id = %(run)s AND (lane < 0
+            OR NOT EXISTS (SELECT FROM noetl.run o WHERE o.frame_id = r.frame_id AND o.lane = -1 - r.lane))
         """,
         run=run_id,
     ).rowcount

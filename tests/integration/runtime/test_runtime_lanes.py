@@ -274,15 +274,17 @@ def test_a_stop_hands_over_at_once_what_has_not_begun_and_later_what_has(world: 
     def act(given: Mapping[str, Any]) -> None:
         if given["item"] == 0 and items(world).count(0) == 1:
             assert over.wait(10)
+        if given["item"] == 1:
+            wait_for(processes.stop_announced, "the stop")
 
     world.probe.act = act
     execution = world.begin(collection("{{ range(6) | list }}", spec="mode: parallel, max_in_flight: 2"))
     frame, lane = world.publisher.lanes()[0]
     world.publisher.sent.clear()
     with in_thread(world.lane, frame, lane):
-        wait_for(lambda: items(world) and world.rows(frame)[0] == "TAKEN", "the first row is at work")
+        wait_for(lambda: len(items(world)) == 2, "the first two rows are at work")
         processes.announce_stop(60)
-        wait_for(lambda: world.publisher.lanes() == [(frame, lane)], "the others are handed over")
+        wait_for(lambda: world.publisher.lanes() == [(frame, lane)], "room for the others is there once one has ended")
         withdraw_stop()  # the second lane is another worker's
         world.lane(frame, lane)
         assert world.rows(frame) == ["TAKEN"] + ["OK"] * 5
@@ -423,7 +425,8 @@ def test_a_row_that_waits_for_its_next_attempt_ends_when_the_execution_is_cancel
 
     world.probe.act = act
     playbook = retrying("{{ [0, 1] }}", "mode: parallel, max_in_flight: 2")
-    execution = world.begin(playbook.replace("output.status == 'error'", "output.error.kind == 'rate_limit'"))
+    fails = json.dumps({"when": "{{ output.error.kind == 'final' }}", "then": {"do": "fail"}})
+    execution = world.begin(playbook.replace('"rules": [', f'"rules": [{fails}, '))
     frame, lane = world.publisher.lanes()[0]
     begun = time.monotonic()
     with in_thread(world.lane, frame, lane):
