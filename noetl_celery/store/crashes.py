@@ -18,7 +18,9 @@ _RETURN = """
         SELECT r.row_index, b.begun, b.begun AND r.crashes + 1 >= %(max)s AS condemned,
                b.begun AND r.crashes + 1 >= %(max)s + f.dead_letter::int AS fails, r.waits_for
         FROM noetl.row r JOIN noetl.frame f USING (frame_id)
-        CROSS JOIN LATERAL (SELECT r.row_index = ANY(%(begun)s::int[]) AS begun) b
+        CROSS JOIN LATERAL (
+            -- NULL: its worker was of a version that does not say; any row may have begun
+            SELECT coalesce(r.row_index = ANY(%(begun)s::int[]), true) AS begun) b
         WHERE r.frame_id = %(frame)s AND r.status = 'TAKEN' AND r.taken_by = %(run)s
         FOR UPDATE OF r
     ), returned AS (
@@ -68,7 +70,7 @@ def return_rows(
         _RETURN,
         frame=run["frame_id"],
         run=run["run_id"],
-        begun=run["begun"] or [],
+        begun=run["begun"],
         max=max_crashes,
         error=Json(error),
         condemned=Json({"failed": error}),

@@ -11,6 +11,8 @@ from services import credential_of
 from world import World
 
 from noetl_celery.engine.state import STATE_VERSION
+from noetl_celery.ids import new_id
+from noetl_celery.store import runs
 
 pytestmark = pytest.mark.integration
 
@@ -43,6 +45,23 @@ def test_keys_that_a_later_version_adds_do_no_harm(world: World) -> None:
     world.q("UPDATE noetl.row SET position = %s::json", '{"task": 0, "unheard_of": 1}')
     assert world.settle(execution) == "COMPLETED"
     assert len(world.probe.calls) == 3
+
+
+@pytest.mark.parametrize(("begun", "again"), [("{}", 0), ("{1}", 1), (None, 2)], ids=["none", "one", "unknown"])
+def test_rows_of_a_worker_that_does_not_say_what_has_begun_are_suspects(
+    begun: str | None, again: int, world: World
+) -> None:
+    """It was of the version before: what it held may have begun, and counts as run again."""
+    execution = world.begin(collection("{{ range(2) | list }}"))
+    frame, run = world.one_frame(execution), new_id()
+    assert world.do(runs.start_lane, run, 1, frame, 0, lease=60.0, heartbeat=5.0)
+    world.q("UPDATE noetl.row SET status = 'TAKEN', taken_by = %s, lane = 0", run)
+    world.q("UPDATE noetl.run SET begun = %s, lease_until = clock_timestamp()", begun)
+    world.sweep()
+    assert world.value("SELECT reruns FROM noetl.frame") == again
+    assert world.value("SELECT sum(crashes) FROM noetl.row") == again
+    assert world.settle(execution) == "COMPLETED"
+    assert len(world.probe.calls) == 2
 
 
 def test_the_schema_may_move_on_under_a_worker(world: World) -> None:
