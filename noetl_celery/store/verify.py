@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 
+from noetl_celery import hiding
 from noetl_celery.engine.decision import ClaimSpec, Closing, Opening
 from noetl_celery.engine.replay import replay, since_the_last_retry, whole
 from noetl_celery.engine.state import FINAL, ExecutionState
@@ -94,6 +95,7 @@ class _Replay:
     ) -> None:
         self.plan = plan
         self.facts = _PastFacts(connection, execution_id, plan, limits)
+        hiding.learn_workload(execution_id, row["workload"])  # errors were told without its secrets, and are again
         self.state = ExecutionState(execution_id, workload=row["workload"], parent_iter=row["parent_iter"])
         self.records = events.turns(connection, execution_id)
         self.connection = connection

@@ -343,6 +343,7 @@ def look_with_the_command_line(watched: Watched) -> None:
     watched.cli("list", "--json")
     watched.cli("credential", "list", "--json")
     watched.cli("doctor")
+    watched.cli("verify", watched.executions["handled"]["execution_id"])
     for name, command in (("http_refused", "events"), ("child", "wait"), ("shell", "status")):
         watched.cli(command, watched.executions[name]["execution_id"], "--json")
     broken = f"postgresql://u:{quote(PLANTED['postgres password'], safe='')}@127.0.0.1:1/d"
