@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import inspect
 import pickle
 from collections.abc import Iterator
@@ -41,7 +42,7 @@ ONLY_IN = {
     "celery": {"app", "runtime", "cli", "client"},  # the client: only when it publishes, see below
     "kombu": {"app", "runtime", "cli", "client"},
     "redis": {"app", "runtime", "cli", "cursors"},
-    "sqlalchemy": {"store", "runtime", "cli", "client"},
+    "sqlalchemy": {"store", "runtime", "cli", "client", "execution"},
     "psycopg": {"session", "store", "runtime", "cli", "client", "tools", "cursors"},
     "httpx": {"tools", "cli"},
     "typer": {"cli"},
@@ -51,7 +52,7 @@ ONLY_IN = {
     "pydantic": {"playbook", "settings"},
 }
 #: modules that no part of the engine needs: it neither waits, nor asks the clock, nor talks to anybody
-IMPURE = {"time", "datetime", "random", "threading", "asyncio", "os", "socket", "subprocess", "logging", "secrets"}
+IMPURE = {"time", "random", "threading", "asyncio", "os", "socket", "subprocess", "logging", "secrets"}
 
 
 def part_of(path: Path) -> str:
@@ -109,10 +110,11 @@ def test_a_package_is_imported_where_it_belongs(package: str) -> None:
 def test_the_engine_is_pure() -> None:
     for path in (path for path in MODULES if part_of(path) == "engine"):
         assert not IMPURE & {module.split(".")[0] for module in imports(path)}, name(path)
+        assert not re.search(r"date(time)?\.(now|utcnow|today)\b", path.read_text()), f"{name(path)} asks the clock"
 
 
 def test_importing_the_package_does_not_import_celery() -> None:
-    eager = [path for path in MODULES if part_of(path) in {"__init__", "client"}]
+    eager = [path for path in MODULES if part_of(path) in {"__init__", "client", "execution"}]
     for path in eager:
         found = set(imports(path, lazy=False))
         assert not {module for module in found if module.split(".")[0] in {"celery", "kombu"}}, name(path)
