@@ -65,10 +65,14 @@ def test_processes_are_killed_while_clocks_are_apart(
         for node in nodes:
             assert abs(clock(node) - timedelta(seconds=skew)) < timedelta(minutes=10)
     trial = Trial(system, "clocks an hour ahead and an hour behind, SIGKILL of pool processes")
+    trial.submit(rows=400, pause=0.1)
+    trial.under_way()
     for _ in trial.harm(seconds, every=3, pause=0.1):
-        busy = system.q("SELECT pid FROM noetl.worker JOIN noetl.run USING (worker_id) WHERE frame_id IS NOT NULL")
-        if busy:
-            system.kill(trial.random.choice(busy)["pid"])
+        lanes = "SELECT pid FROM noetl.worker JOIN noetl.run USING (worker_id) WHERE frame_id IS NOT NULL"
+        busy = {row["pid"] for row in system.q(lanes)}
+        victims = [child for _, bodies in workers.values() for child in bodies.children() if child.pid in busy]
+        if victims:
+            system.kill(trial.random.choice(victims))
     verdict = trial.check()
     assert verdict.rerun > 0, "somebody was at work when he was killed"
 
