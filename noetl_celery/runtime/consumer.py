@@ -21,6 +21,8 @@ class Consumer(CeleryConsumer):  # type: ignore[misc]
     it with messages in hand, or acknowledges one. Celery's own consumer would end the node for that.
     """
 
+    connection_errors: tuple[type[BaseException], ...]
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.connection_errors = (*self.connection_errors, AttributeError)

@@ -44,7 +44,10 @@ class Publisher:
         def look() -> None:
             for client in self._clients():
                 with client.pipeline(transaction=False) as pipe:
-                    server, mark, _ = pipe.info("server").get(MARK).pexpire(MARK, _milliseconds(seconds)).execute()
+                    pipe.info("server")
+                    pipe.get(MARK)
+                    pipe.pexpire(MARK, _milliseconds(seconds))
+                    server, mark, _ = pipe.execute()
                 kept.append(mark == _run(server))
 
         return all(kept) if self._send(look) else None
