@@ -113,8 +113,10 @@ def test_results_of_their_own_that_were_emptied(
 def test_a_lane_that_ends_while_redis_is_away_has_not_failed(services: EmbeddedServices, server: Child) -> None:
     app = create(make_settings("postgresql:///none", broker_url=services.broker_url))
     server.kill()
-    app.backend.mark_as_done("a task", None, request=app.Task.request_stack.top)
-    server.start()
+    try:
+        app.backend.mark_as_done("a task", None)
+    finally:
+        server.start()
 
 
 # -- what is sent again ----------------------------------------------------------------------------------------------
@@ -123,6 +125,13 @@ def test_a_lane_that_ends_while_redis_is_away_has_not_failed(services: EmbeddedS
 def late(world: World) -> None:
     """A claim and a lane that were sent for the sixth time, and an unread signal: the next time is minutes away."""
     world.do(outbox.add_claim, EXECUTION, STAGE, CLAIM, "c", delay_seconds=300.0)
+    world.q(
+        "INSERT INTO noetl.frame (frame_id, stage_id, execution_id, status, frame_index) "
+        "VALUES (%s, %s, %s, 'RUNNING', 0)",
+        FRAME,
+        STAGE,
+        EXECUTION,
+    )
     world.do(outbox.add_lanes, EXECUTION, STAGE, FRAME, [0], "b", delay_seconds=300.0)
     world.do(executions.submit, EXECUTION, 1, "p", {}, republish_seconds=300.0)
     for table in ("outbox", "signal"):
@@ -197,7 +206,7 @@ def test_what_waits_on_purpose_goes_on_waiting(world: World) -> None:
 def test_a_row_that_is_being_taken_holds_up_nobody(world: World) -> None:
     late(world)
     with world.process.db.begin() as connection:
-        outbox.take_lane(connection, FRAME, 0)
+        outbox.take_claim(connection, CLAIM)
         begun = time.monotonic()
         assert world.do(outbox.all_due) == 1
         assert time.monotonic() - begun < 5
