@@ -15,6 +15,7 @@ from harness import Trial, arena
 from nodes import Cluster, Node, wait_for
 
 from noetl_celery.faults import POINTS
+from noetl_celery.settings import CONTROL_QUEUE
 
 pytestmark = pytest.mark.chaos
 
@@ -22,12 +23,8 @@ ROWS = 30
 LEASE = 3
 #: no sweep: frozen inside one it would keep its locks until PostgreSQL ends the session
 QUIET = {"NOETL_SWEEP_SECONDS": "3600"}
-#: what the worker that wakes up may have done outside: a body that had begun goes on, no other one begins
-STANDS_STILL = [
-    pytest.param(point, marks=[pytest.mark.short] * (point == "lane.started"))
-    for point in sorted(POINTS)
-    if point.startswith(("lane.", "orchestrate."))
-]
+#: the points that a lane passes, and a decision
+POINTS_HERE = sorted(point for point in POINTS if point.startswith(("lane.", "orchestrate.")))
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +73,18 @@ def everything(system: Cluster, execution: int) -> dict[str, list[dict[str, Any]
     }
 
 
+def open_things(system: Cluster, execution: int) -> list[dict[str, Any]]:
+    of_frame = "SELECT frame_id FROM noetl.frame WHERE execution_id = %s"
+    return system.q(
+        f"SELECT 'run' AS what FROM noetl.run WHERE execution_id = {execution} "
+        f"UNION ALL SELECT 'signal' FROM noetl.signal WHERE execution_id = {execution} "
+        f"UNION ALL SELECT 'outbox' FROM noetl.outbox WHERE execution_id = {execution} "
+        f"UNION ALL SELECT 'frame' FROM noetl.frame WHERE execution_id = {execution} AND status <> 'COMPLETED' "
+        f"UNION ALL SELECT 'wakeup' FROM noetl.wakeup WHERE frame_id IN ({of_frame})",
+        execution,
+    )
+
+
 def idle(node: Node) -> bool:
     """Every task that the node was given has ended."""
     told = re.findall(r"Task noetl\.\w+\[.*?\] (received|succeeded|raised|retry)", node.text)
@@ -87,39 +96,25 @@ def idle(node: Node) -> bool:
 def test_what_had_begun_is_run_again_and_nothing_else(
     system: Cluster, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Eight rows that have left their mark stand still, the rest of the frame was taken ahead when the worker dies."""
+    """Eight rows that have left their mark stand still when the worker dies; others were taken ahead, or not at all."""
     trial = Trial(system, "SIGKILL with rows in the air and rows taken ahead")
-    stuck = list(range(9, 21))
+    stuck = list(range(17, 41))
     once = (
-        f"import os\nmark = '{tmp_path}/' + str(id)\n"
+        f"import os, time\nmark = '{tmp_path}/' + str(id)\n"
         "if not os.path.exists(mark):\n    open(mark, 'w').close()\n    time.sleep(600)"
     )
     doomed = system.start("doomed", "-P", "prefork", "-c", "1")
     doomed.ended = True
-    work = trial.submit(20, path="chaos/guilty", guilty=stuck, harm=once, pause=0.01)
+    work = trial.submit(40, path="chaos/still", still=stuck, code=once)
     wait_for(lambda: len(list(tmp_path.iterdir())) == 8, "eight rows stand still", 60)
-    taken = "SELECT count(*) FROM noetl.row WHERE status = 'TAKEN'"
-    wait_for(lambda: system.value(taken) == len(stuck), "those that ended are written, the others taken ahead")
-    (run,) = system.q("SELECT frame_id, begun FROM noetl.run")
     standing = {int(path.name) for path in tmp_path.iterdir()}
-    # Others may be noted there that have been written since.
-    begun = {
-        row["id"]
-        for row in system.q(
-            "SELECT (payload ->> 'id')::int AS id FROM noetl.row WHERE frame_id = %s AND status = 'TAKEN' "
-            "AND row_index = ANY(%s)",
-            run["frame_id"],
-            run["begun"],
-        )
-    }
-    assert begun == standing
+    rows = "SELECT (payload ->> 'id')::int AS id FROM noetl.row WHERE"
+    begun = f"{rows} status = 'TAKEN' AND row_index = ANY((SELECT begun FROM noetl.run)::int[])"
+    wait_for(lambda: {row["id"] for row in system.q(begun)} == standing, "what has begun is known, the rest is written")
     doomed.kill()
     request.getfixturevalue("healthy")
-    wait_for(lambda: system.value("SELECT max(crashes) FROM noetl.row"), "the crash is counted", 30)
-    suspects = system.q(
-        "SELECT (payload ->> 'id')::int AS id FROM noetl.row WHERE frame_id = %s AND crashes > 0", run["frame_id"]
-    )
-    assert {row["id"] for row in suspects} == standing
+    wait_for(lambda: system.value("SELECT max(crashes) FROM noetl.row"), "the crash is counted", 60)
+    assert {row["id"] for row in system.q(f"{rows} crashes > 0")} == standing
     for row in set(stuck) - standing:  # those that had not begun stand still nowhere else
         (tmp_path / str(row)).touch()
     assert trial.check().rerun == 8
@@ -128,7 +123,7 @@ def test_what_had_begun_is_run_again_and_nothing_else(
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("point", STANDS_STILL)
+@pytest.mark.parametrize("point", POINTS_HERE)
 def test_whoever_stands_still_past_his_lease_changes_nothing(point: str, system: Cluster, healthy: Node) -> None:
     calls = point == "lane.child_started"
     trial = Trial(system, "SIGSTOP past the lease")
@@ -147,7 +142,7 @@ def test_whoever_stands_still_past_his_lease_changes_nothing(point: str, system:
         system.consume(healthy, True)
     # Whoever stands still inside a transaction holds its locks until PostgreSQL ends the session.
     assert execution.wait(timeout=90) == "COMPLETED"
-    wait_for(lambda: not system.q("SELECT FROM noetl.signal UNION ALL SELECT FROM noetl.run"), "all is decided")
+    wait_for(lambda: not open_things(system, execution.id), "all is decided")
     system.consume(healthy, False)  # what the other one publishes when it wakes up is for itself
     try:
         before = everything(system, execution.id)
@@ -188,20 +183,10 @@ def test_a_row_that_kills_its_process_among_two_hundred(system: Cluster, healthy
     assert verdict.rerun <= 2 + 7 + 20
 
 
-def open_things(system: Cluster, execution: int) -> list[dict[str, Any]]:
-    of_frame = "SELECT frame_id FROM noetl.frame WHERE execution_id = %s"
-    return system.q(
-        f"SELECT 'run' AS what FROM noetl.run WHERE execution_id = {execution} "
-        f"UNION ALL SELECT 'outbox' FROM noetl.outbox WHERE execution_id = {execution} "
-        f"UNION ALL SELECT 'frame' FROM noetl.frame WHERE execution_id = {execution} AND status <> 'COMPLETED' "
-        f"UNION ALL SELECT 'wakeup' FROM noetl.wakeup WHERE frame_id IN ({of_frame})",
-        execution,
-    )
-
-
 @pytest.mark.parametrize("wait", [pytest.param(4.9, marks=pytest.mark.short), 60.0], ids=["in the lane", "parked"])
 def test_cancel_does_not_wait_for_rows_that_wait(wait: float, system: Cluster, healthy: Node) -> None:
     """Neither for those that wait in their lane for the next attempt, nor for parked ones."""
+    control = system.start(f"control-{wait:g}", "-P", "threads", "-c", "2", queues=CONTROL_QUEUE)
     batch = f"cancel-{wait}"
     system.fill(batch, 40)
     execution = system.client.submit("chaos/refused", {"batch": batch, "seconds": wait})
@@ -217,3 +202,4 @@ def test_cancel_does_not_wait_for_rows_that_wait(wait: float, system: Cluster, h
         execution.id,
     )
     assert rows == [{"status": "SKIPPED"}]
+    control.kill()
