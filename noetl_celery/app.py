@@ -32,7 +32,7 @@ from noetl_celery.store.migrate import check
 
 log = logging.getLogger(__name__)
 
-#: a worker may hold a message so long before Redis hands it out again. Recovery does not wait for it; and it is measured
+#: a worker may hold a message so long before Redis hands it out again. Recovery does not wait for it; it is measured
 #: by the clocks of two workers: as long as those may be apart, messages would go round and round
 VISIBILITY_SECONDS = 12 * 3600
 RESULT_SECONDS = 3600

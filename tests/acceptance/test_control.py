@@ -117,7 +117,10 @@ def left(system: System, execution: str) -> dict[str, int]:
 
 def test_pause_holds_claims_and_resume_goes_on(system: System) -> None:
     execution = submit(system, "pause", rows=60, pause=0.1)
-    until(lambda: rows(system, "pause", "state = 'claimed'") > 0, "rows are claimed")
+    until(
+        lambda: system.sql(f"SELECT 1 FROM noetl.frame WHERE execution_id = {execution} AND frame_index = 1"),
+        "two frames",
+    )
     done = system.cli("pause", execution)
     assert (done.returncode, "is paused" in done.stderr) == (0, True)
     until(lambda: system.json("status", execution)["status"] == "PAUSED", "it is paused")

@@ -19,6 +19,7 @@ from noetl_celery.errors import WaitTimeout
 from noetl_celery.playbook.workload import deep_merged
 from noetl_celery.report import Snapshot, build_report
 from noetl_celery.settings import Settings, load
+from noetl_celery.store.ledger import Books
 from noetl_celery.submission import checked_workload, read_playbook
 
 NOWHERE = "postgresql://nobody:secret@127.0.0.1:1/x"
@@ -101,14 +102,19 @@ def test_report() -> None:
     error = {"kind": "python", "message": "boom", "step": "b", "task": "t", "retryable": False}
     row = {"execution_id": 382466699806576640, "status": "FAILED", "error": error}
     steps = [
-        {"step_name": "a", "status": "COMPLETED", "result": {"x": [1]}},
-        {"step_name": "b", "status": "FAILED", "result": None},
+        {"step_name": "a", "stage_id": 7, "status": "COMPLETED", "result": {"x": [1]}},
+        {"step_name": "b", "stage_id": 8, "status": "FAILED", "result": None},
     ]
-    assert build_report(row, steps, Decimal("1.23456")) == {  # type: ignore[arg-type]
+    counted = {"claimed": 9, "ok": 4, "failed": 1, "released": 0, "parked": 2, "ready": 1, "taken": 1, "reruns": 3}
+    books = Books(7, "a", 1, "COMPLETED", **counted, requests=2, starts=2, waiting=0, differences=())
+    assert build_report(row, steps, Decimal("1.23456"), [books]) == {  # type: ignore[arg-type]
         "execution_id": "382466699806576640",
         "status": "FAILED",
         "error": {"kind": "python", "message": "boom", "step": "b", "task": "t"},
-        "steps": {"a": {"status": "COMPLETED", "output": {"x": [1]}}, "b": {"status": "FAILED", "output": None}},
+        "steps": {
+            "a": {"status": "COMPLETED", "output": {"x": [1]}, "rows": counted | {"differences": ()}},
+            "b": {"status": "FAILED", "output": None, "rows": None},
+        },
         "duration_seconds": 1.235,
     }
     assert build_report({**row, "status": "COMPLETED", "error": None}, [], 0)["error"] is None
@@ -221,7 +227,7 @@ def test_a_wait_gives_up_on_a_server_that_stays_away(clock: list[float]) -> None
 
 
 def test_the_asynchronous_twin_has_the_same_shape() -> None:
-    hidden = {"looks", "event_feed", "outcome", "run", "announce", "register_playbook"}
+    hidden = {"looks", "event_feed", "outcome", "run", "announce", "register_playbook", "plan", "wait_until_under_way"}
     for sync, twin in ((Noetl, AsyncNoetl), (Execution, AsyncExecution)):
         for name, method in inspect.getmembers(sync, inspect.isfunction):
             if name.startswith("_") or name in hidden:
