@@ -78,32 +78,28 @@ def test_a_claim_is_cut_off(place: str, point: str, action: str, system: Cluster
     """This execution goes on with what was claimed: the playbook has no rule that would bring it back."""
     trial = Trial(system, f"claims cut off by SIG{action.upper()}")
     system.consume(healthy, False, queues=CONTROL_QUEUE)
+    name, fault = f"{place}-{point}-{action}", f"{point}:{action}:2"
+    doomed = system.start(name, "-P", "threads", "-c", "4", queues=CONTROL_QUEUE, **QUIET, NOETL_FAULT=fault)
+    doomed.ended = True
     try:
-        doomed = system.start(
-            f"{place}-{point}-{action}",
-            *("-P", "threads", "-c", "4"),
-            queues=CONTROL_QUEUE,
-            **QUIET,
-            NOETL_FAULT=f"{point}:{action}:2",
-        )
         work = trial.submit(rows=ROWS, source=place, max_rows=5)
         if action == "kill":
             wait_for(lambda: doomed.process.poll() is not None, "the worker dies")
             assert doomed.process.returncode == -signal.SIGKILL, doomed.text
         else:
             wait_for(lambda: stands_still(doomed), "the worker stands still")
-        doomed.ended = True
-    finally:
         system.consume(healthy, True, queues=CONTROL_QUEUE)
-    assert work.execution.wait(timeout=90) == "COMPLETED"
-    if action == "stop":
-        wait_for(lambda: not system.q("SELECT FROM noetl.signal"), "all is decided")
-        before = system.snapshot(work.execution.id)
-        doomed.process.send_signal(signal.SIGCONT)
-        # Its session is gone, or its ticket is; either way its task comes to an end.
-        wait_for(lambda: claims_ended(doomed), "it goes on")
+        assert work.execution.wait(timeout=90) == "COMPLETED"
+        if action == "stop":
+            wait_for(lambda: not system.q("SELECT FROM noetl.signal"), "all is decided")
+            before = system.snapshot(work.execution.id)
+            doomed.process.send_signal(signal.SIGCONT)
+            # Its session is gone, or its ticket is; either way its task comes to an end.
+            wait_for(lambda: claims_ended(doomed), "it goes on")
+            assert system.snapshot(work.execution.id) == before
+    finally:
         doomed.kill()
-        assert system.snapshot(work.execution.id) == before
+        system.consume(healthy, True, queues=CONTROL_QUEUE)
     assert claims(system, place, work.batch) == [1] * ROWS
     trial.check()
 
