@@ -62,7 +62,9 @@ class Settings(BaseSettings):
     pool_size: int = Field(8, ge=2, description="database connections per process to the schema `noetl`")
     tool_pool_size: int = Field(16, ge=1, description="database connections per credential and process")
     statement_seconds: float = Field(
-        60.0, gt=0, description="how long a statement on the schema `noetl` may take; a server silent for longer is away"
+        60.0,
+        gt=0,
+        description="how long a statement on the schema `noetl` may take; a server silent for longer is away",
     )
 
     # Lanes: how rows are worked
