@@ -22,6 +22,7 @@ POINTS = {
     "claim.source_committed": "claim and tentative frame are durable, not confirmed",
     "claim.committed": "frame and claim committed, lanes not published",
     "lane.started": "a lane and its first rows are taken",
+    "lane.begun": "rows are noted as begun, none of them has",
     "lane.row_done": "a row's tasks have run, its outcome is not written",
     "lane.child_started": "a child and the row that waits for it are durable, the child is not announced",
     "lane.flushed": "a batch of outcomes is committed",

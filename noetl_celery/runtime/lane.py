@@ -275,6 +275,7 @@ class Lane:
         unwritten = [outcome.index for outcome in self.outcomes]
         unwritten += [index for index, position, _ in self.back if position is not None]
         self.process.beginnings.begin(self.run_id, [*unwritten, *self.air], seconds=self.stage.settings.lease_seconds)
+        faults.reached("lane.begun")
         assert self._pool is not None
         for row in begin:
             self._pool.submit(self._run_row, row)

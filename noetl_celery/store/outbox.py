@@ -64,7 +64,8 @@ def add_lanes(
     *,
     delay_seconds: float,
 ) -> None:
-    """Asks for lanes of a RUNNING frame: each may be started once for it. Idempotent per lane until it is.
+    """Asks for lanes of a RUNNING frame: each may be started once for it. Idempotent per lane until it is; asked for
+    again, it is published again as soon as one that is new.
 
     The frame counts what is asked for (``lane_requests``), and is locked first: see ``store/rows.py``.
     """
@@ -78,11 +79,12 @@ def add_lanes(
             SELECT %(execution)s, %(stage)s, frame_id, lane, %(queue)s,
                    clock_timestamp() + %(delay)s * interval '1 second'
             FROM frame, unnest(%(lanes)s::smallint[]) AS lane
-            ON CONFLICT (frame_id, lane) WHERE frame_id IS NOT NULL DO NOTHING
-            RETURNING lane
+            ON CONFLICT (frame_id, lane) WHERE frame_id IS NOT NULL
+            DO UPDATE SET publish_at = least(outbox.publish_at, excluded.publish_at)
+            RETURNING xmax = 0 AS new
         )
-        UPDATE noetl.frame SET lane_requests = lane_requests + (SELECT count(*) FROM asked)
-        WHERE frame_id = %(frame)s AND EXISTS (SELECT FROM asked)
+        UPDATE noetl.frame SET lane_requests = lane_requests + (SELECT count(*) FROM asked WHERE new)
+        WHERE frame_id = %(frame)s AND EXISTS (SELECT FROM asked WHERE new)
         """,
         execution=execution_id,
         stage=stage_id,

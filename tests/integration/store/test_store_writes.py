@@ -222,6 +222,16 @@ def test_two_sweeps_share_what_is_due(world: World) -> None:
     assert sorted(item.target for item in (*first, *second)) == list(range(5))
 
 
+def test_a_lane_that_is_asked_for_again_is_published_soon_again(world: World) -> None:
+    """It may have been refused often, while somebody held it: each time it was published later."""
+    world.do(create_frame, NewFrame(3, STAGE, EXECUTION, 0, [0], 1, 1))
+    soon = "SELECT publish_at <= clock_timestamp() + interval '10 seconds' FROM noetl.outbox"
+    for delay, expected in ((600.0, False), (10.0, True), (600.0, True)):
+        world.do(outbox.add_lanes, EXECUTION, STAGE, 3, [0], "b", delay_seconds=delay)
+        assert world.value(soon) is expected
+    assert world.value("SELECT lane_requests FROM noetl.frame") == 1
+
+
 def test_taking_a_claim_from_the_outbox_twice(world: World) -> None:
     world.do(outbox.add_claim, EXECUTION, STAGE, CLAIM, "c", delay_seconds=0.0)
     for _ in range(2):
@@ -330,6 +340,7 @@ def stages_result(world: World) -> dict[str, Any]:
 
 
 def test_events_are_bounded(world: World) -> None:
+    world.do(executions.submit, EXECUTION, 1, "p", {}, republish_seconds=30.0)
     error = {"message": "x" * 900, "data": "y" * 20_000, "list": ["z" * 20_000], "small": [1]}
     world.do(events.append, EXECUTION, [Event("a", result={"error": error}), Event("b")])
     world.do(events.append, EXECUTION, [])
