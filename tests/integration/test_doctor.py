@@ -247,15 +247,15 @@ def test_a_redis_that_is_a_replica(place: Place, client: redis.Redis) -> None:
 
 
 def test_leases_longer_than_the_visibility_timeout(world: World, place: Place) -> None:
-    place.nodes = {"long@here": node(place.settings, lease_seconds=7200.0)}
+    place.nodes = {"long@here": node(place.settings, lease_seconds=72000.0)}
     finding = only(place, "visibility", "warning")
-    assert "NOETL_LEASE_SECONDS of long@here is 7200 s" in finding.message
+    assert "NOETL_LEASE_SECONDS of long@here is 72000 s" in finding.message
     place.nodes = {}
     world.q(
         "INSERT INTO noetl.run (run_id, worker_id, execution_id, frame_id, lease_seconds, lease_until, "
-        "heartbeat_seconds) VALUES (1, 1, 1, 1, 9000, now() + interval '1 h', 1)"
+        "heartbeat_seconds) VALUES (1, 1, 1, 1, 90000, now() + interval '1 h', 1)"
     )
-    assert "frame under way is 9000 s" in only(place, "visibility", "warning").message
+    assert "frame under way is 90000 s" in only(place, "visibility", "warning").message
 
 
 # -- workers and queues ------------------------------------------------------------------------------------------------

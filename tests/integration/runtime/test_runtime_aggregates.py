@@ -16,6 +16,7 @@ from world import World
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.runtime.lane import Lane
 from noetl_celery.settings import Settings
+from noetl_celery.store import outbox
 
 pytestmark = pytest.mark.integration
 
@@ -181,6 +182,7 @@ def test_the_key_is_the_same_after_a_crash(world: World) -> None:
     before = keys(world)
     world.q("UPDATE noetl.row SET status = 'READY' WHERE frame_id = %s AND row_index = 2", frame)
     world.q("UPDATE noetl.frame SET status = 'RUNNING', open_rows = 1, ok_rows = 6, completed_at = NULL")
+    world.do(outbox.add_lanes, execution, stage, frame, [0], "noetl.body", delay_seconds=30.0)
     other = world.another_process()
     lane = Lane(other, world.publisher, frame, stage, 0)  # type: ignore[arg-type]
     assert lane.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from families import calling, child, children_of, looping, playbook
 from services import make_settings
 from world import World
 
-from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.errors import ErrorInfo, LeaseLost, ToolError
 from noetl_celery.runtime.lane import Lane
 from noetl_celery.settings import Settings
 
@@ -236,15 +237,21 @@ def test_a_result_is_summed_up_and_a_long_value_is_cut(world: World) -> None:
 
 def test_a_lane_that_lost_its_lease_tells_nothing(world: World) -> None:
     """Its rows retried and ended, but that is another run's to tell."""
-    world.probe.act = fail_once(world)
+    fails, lock, before = fail_once(world), threading.Lock(), dict[str, Any]()
+
+    def act(given: Any) -> Any:
+        with lock:
+            if not before:
+                world.q("DELETE FROM noetl.run")
+                world.q("UPDATE noetl.row SET status = 'READY', taken_by = NULL")
+                before.update(world.everything())
+        return fails(given)
+
+    world.probe.act = act
     execution = world.begin(collection("{{ ['a', 'b'] }}", policy={"rules": RETRY}))
     frame = world.one_frame(execution)
     lane = Lane(world.process, world.publisher, frame, world.value("SELECT stage_id FROM noetl.stage"), 0)  # type: ignore[arg-type]
     assert lane.start()
-    world.q("DELETE FROM noetl.run")
-    world.q("UPDATE noetl.row SET status = 'READY', taken_by = NULL")
-    before = world.everything()
-    from noetl_celery.errors import LeaseLost
 
     with pytest.raises(LeaseLost):
         lane.work()
