@@ -116,7 +116,7 @@ def left(system: System, execution: str) -> dict[str, int]:
 
 
 def test_pause_holds_claims_and_resume_goes_on(system: System) -> None:
-    execution = submit(system, "pause", rows=60, pause=0.1)
+    execution = submit(system, "pause", rows=600, pause=0.1)
     until(
         lambda: system.sql(f"SELECT 1 FROM noetl.frame WHERE execution_id = {execution} AND frame_index = 1"),
         "two frames",
@@ -126,7 +126,7 @@ def test_pause_holds_claims_and_resume_goes_on(system: System) -> None:
     until(lambda: system.json("status", execution)["status"] == "PAUSED", "it is paused")
     until(lambda: not system.sql(f"SELECT 1 FROM noetl.run WHERE execution_id = {execution}"), "claimed rows end")
     claimed = rows(system, "pause", "state = 'claimed'")
-    assert claimed < 60
+    assert claimed < 600
     sweeps = system.sql("SELECT due_at FROM noetl.sweep")
     until(lambda: system.sql("SELECT due_at FROM noetl.sweep") != sweeps, "a sweep has come by")
     assert rows(system, "pause", "state = 'claimed'") == claimed

@@ -62,4 +62,5 @@ def test_a_service_that_is_away(system: System, variable: str, url: str, check: 
     assert done.returncode == 1
     assert "geheim" not in done.stdout + done.stderr
     problems = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("problem")]
-    assert problems == [check]
+    # (Credentials of other tests may have been written with another key.)
+    assert [name for name in problems if name != "credentials"] == [check]

@@ -102,19 +102,21 @@ class World:
         self.settings = settings
         self.publisher = FakePublisher()
         self.probe = Probe()
+        self._processes: list[Process] = []
         self.process = self.another_process()
         self.session = psycopg.connect(settings.libpq_url, autocommit=True, row_factory=dict_row)
-        self.helpers: list[Process] = []
 
     def another_process(self, settings: Settings | None = None) -> Process:
         process = Process(settings or self.settings)
         process.tools = ToolRegistry([self.probe])
         process.plans = Plans(process.tools, process.cursors)
+        self._processes.append(process)
         return process
 
     def close(self) -> None:
         processes._stop_at[:] = bytes(len(processes._stop_at))
-        self.process.close()
+        for process in self._processes:
+            process.close()
         self.session.close()
 
     # -- looking ---------------------------------------------------------------------------------------------------

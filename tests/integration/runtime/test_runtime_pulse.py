@@ -215,7 +215,7 @@ def test_a_frozen_process_loses_its_row_only_when_its_lease_is_over(world: World
     wait_for(lambda: world.process.pulse.steady(1.0), "its own connection is no news")
     world.sweep()
     assert world.rows(frame) == ["TAKEN", "TAKEN"]
-    world.q("UPDATE noetl.run SET lease_until = clock_timestamp()")
+    world.q("UPDATE noetl.run SET lease_until = clock_timestamp(), begun = '{0,1}'")
     world.sweep()
     assert world.rows(frame) == ["READY", "READY"]
     assert world.column("SELECT crashes FROM noetl.row") == [1, 1]
