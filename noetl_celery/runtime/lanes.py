@@ -27,6 +27,5 @@ def lane_again(process: Process, connection: Connection, frame: Mapping[str, Any
     except NoetlError:
         queue = BODY_QUEUE
     place = (frame["execution_id"], frame["stage_id"], frame["frame_id"])
-    lanes = (frame["lane"],)
-    outbox.add_lanes(connection, *place, lanes, queue, delay_seconds=process.settings.republish_seconds)
-    return Dispatch("lanes", *place, lanes, queue)
+    again = process.settings.republish_seconds
+    return outbox.add_lanes(connection, *place, [frame["lane"]], queue, delay_seconds=again)

@@ -189,10 +189,9 @@ def fill(
     place = ticket["execution_id"], ticket["stage_id"]
     dispatches = []
     for frame in made:
-        lanes = tuple(range(frame.lanes))
-        outbox.add_lanes(connection, *place, frame.frame_id, lanes, queue, delay_seconds=again)
+        lanes = range(frame.lanes)
+        dispatches.append(outbox.add_lanes(connection, *place, frame.frame_id, lanes, queue, delay_seconds=again))
         claims.tell(connection, place[0], frame.frame_id, claims.claimed_event(ticket, step, frame.rows))
-        dispatches.append(Dispatch("lanes", *place, frame.frame_id, lanes, queue))
     data = {"frames": len(made), "slots": sum(frame.slots for frame in made), "dry": dry}
     claims.answer(connection, ticket, "FILLED", "claim.filled", data, run_id=run_id, republish_seconds=again)
     return dispatches

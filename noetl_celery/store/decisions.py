@@ -76,15 +76,12 @@ def _reopen(
     reopen.reopen_stage(connection, reopening.stage_id)
     if not reopening.frames:
         return []
-    queue = body_queue(plan, reopening.step, settings)
+    queue, again = body_queue(plan, reopening.step, settings), settings.republish_seconds
     place = execution_id, reopening.stage_id
-    dispatches = []
-    for frame in reopen.reopen_frames(connection, reopening.frames, reopening.statuses):
-        lanes = tuple(range(frame["lanes"]))
-        again = settings.republish_seconds
-        outbox.add_lanes(connection, *place, frame["frame_id"], lanes, queue, delay_seconds=again)
-        dispatches.append(Dispatch("lanes", *place, frame["frame_id"], lanes, queue))
-    return dispatches
+    return [
+        outbox.add_lanes(connection, *place, frame["frame_id"], range(frame["lanes"]), queue, delay_seconds=again)
+        for frame in reopen.reopen_frames(connection, reopening.frames, reopening.statuses)
+    ]
 
 
 def _open_frame(
@@ -110,13 +107,5 @@ def _open_frame(
     else:
         frames.create(connection, frame)
     queue = body_queue(plan, opening.step, settings)
-    outbox.add_lanes(
-        connection,
-        execution_id,
-        opening.stage_id,
-        frame_id,
-        range(lanes),
-        queue,
-        delay_seconds=settings.republish_seconds,
-    )
-    return Dispatch("lanes", execution_id, opening.stage_id, frame_id, tuple(range(lanes)), queue)
+    place, again = (execution_id, opening.stage_id, frame_id), settings.republish_seconds
+    return outbox.add_lanes(connection, *place, range(lanes), queue, delay_seconds=again)

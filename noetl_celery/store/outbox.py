@@ -63,9 +63,9 @@ def add_lanes(
     queue: str,
     *,
     delay_seconds: float,
-) -> None:
+) -> Dispatch:
     """Asks for lanes of a RUNNING frame: each may be started once for it. Idempotent per lane until it is; asked for
-    again, it is published again as soon as one that is new.
+    again, it is published again as soon as one that is new. Returns what to publish after the commit.
 
     The frame counts what is asked for (``lane_requests``), and is locked first: see ``store/rows.py``.
     """
@@ -93,6 +93,7 @@ def add_lanes(
         queue=queue,
         delay=delay_seconds,
     )
+    return Dispatch("lanes", execution_id, stage_id, frame_id, tuple(lanes), queue)
 
 
 def take_claim(connection: Connection, claim_id: int) -> None:
