@@ -273,14 +273,11 @@ class Execution:
         have ended, the step's arcs are followed again. Returns at once. Raises ``InputError`` where there is nothing to
         run again.
         """
-        from noetl_celery.store import executions
-
         status = self.status()
         if step is None and status != "FAILED":
             raise InputError(f"execution {self.id} is {status}; only a failed one is run again", hint=_RETRY_HINT)
         if step is not None:
-            last = {line["step_name"]: line for line in self._client.run(lambda c: executions.last_visits(c, self.id))}
-            _check_retry(self.id, status, step, last)
+            _check_retry(self.id, status, step, {line["step_name"]: line for line in self.steps()})
         self._signal("retry", {"step": step} if step else {}, unless=frozenset())
 
     def wait_until_under_way(self, timeout: float = 30.0) -> None:
@@ -337,7 +334,7 @@ def _check_retry(execution_id: int, status: str, step: str, last: Mapping[str, M
         raise NotFound(f"execution {execution_id} has no step '{step}'", hint=f"its steps: {', '.join(last)}")
     if found["status"] == "OPEN":
         raise InputError(f"step '{step}' is still at work; its failed rows can be run again when it has ended")
-    if not found["failed_rows"]:
+    if not found["failed"]:
         raise InputError(f"step '{step}' has no failed rows")
     if not found["kept"]:
         raise InputError(f"step '{step}' ended under a version that could not run rows again")

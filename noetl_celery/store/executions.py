@@ -177,29 +177,20 @@ def progress(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
 
 
 def step_summaries(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
-    """The last visit of each step without its result: ``{step_name, kind, status, error, ok, failed, …}``, in order."""
+    """The last visit of each step without its result: ``{step_name, kind, status, error, ok, failed, …}``, in order.
+
+    ``kept``: its state at its end is there, so that its rows can be run again.
+    """
     return every(
         connection,
         """
         SELECT * FROM (
             SELECT DISTINCT ON (step_name) step_name, stage_id, visit, kind, status, error, frames,
-                   ok_rows AS ok, failed_rows AS failed, opened_at, closed_at,
+                   ok_rows AS ok, failed_rows AS failed, opened_at, closed_at, state IS NOT NULL AS kept,
                    CASE WHEN kind = 'cursor' THEN result #> '{failures,0,error}' END AS first_failure,
                    extract(epoch FROM coalesce(closed_at, clock_timestamp()) - opened_at)::float AS seconds
             FROM noetl.stage WHERE execution_id = %(execution)s ORDER BY step_name, visit DESC
         ) last ORDER BY opened_at, stage_id
-        """,
-        execution=execution_id,
-    )
-
-
-def last_visits(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
-    """The last visit of each step: ``{step_name, status, failed_rows, kept}``; ``kept``: can its rows be run again?"""
-    return every(
-        connection,
-        """
-        SELECT DISTINCT ON (step_name) step_name, status, failed_rows, state IS NOT NULL AS kept
-        FROM noetl.stage WHERE execution_id = %(execution)s ORDER BY step_name, visit DESC
         """,
         execution=execution_id,
     )
