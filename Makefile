@@ -31,7 +31,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -m "not chaos or short" tests/unit tests/integration tests/acceptance tests/chaos
+	$(BIN)/pytest -n 4 --dist loadfile -m "not chaos or short" tests/unit tests/integration tests/acceptance tests/chaos
 
 # A run for each of these seeds; `make chaos SEEDS=7` is one run.
 SEEDS := 1

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import psycopg
+from celery import Celery
 from psycopg.rows import dict_row
 
 from noetl_celery import Noetl
@@ -157,14 +158,14 @@ class Cluster:
 
     def consume(self, node: Node, wanted: bool, *, queues: str = QUEUES) -> None:
         """Tells a node to take messages, or to take none."""
-        from noetl_celery.app import app
-
         verb = "add_consumer" if wanted else "cancel_consumer"
-        for queue in queues.split(","):
-            replies = app.control.broadcast(
-                verb, arguments={"queue": queue}, destination=[f"{node.name}@test"], reply=True, limit=1, timeout=20
-            )
-            assert replies, f"{node.name} does not answer"
+        redis = self.env["NOETL_BROKER_URL"]
+        with Celery(broker=redis, backend=redis, set_as_current=False) as app:
+            for queue in queues.split(","):
+                replies = app.control.broadcast(
+                    verb, arguments={"queue": queue}, destination=[f"{node.name}@test"], reply=True, limit=1, timeout=20
+                )
+                assert replies, f"{node.name} does not answer"
 
     def q(self, statement: str, *values: Any) -> list[dict[str, Any]]:
         url, ours = self.env["NOETL_DATABASE_URL"], "-c statement_timeout=0 -c default_transaction_read_only=off"

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Self
 from noetl_celery.errors import InputError, ServiceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence, Set
     from types import FrameType
 
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PR_GET_CHILD_SUBREAPER = 37
 _LIBC = ctypes.CDLL(None, use_errno=True) if LINUX else None
 
 FIRST_DELAY_SECONDS = 0.5
@@ -195,34 +196,38 @@ def _bind_to_parent(signum: int) -> Callable[[], None]:
     return bind
 
 
-def adopt_orphans() -> None:
-    """What our children leave behind becomes our child (Linux), so that :func:`end_orphans` can find it."""
-    if _LIBC is not None:
-        _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def adopt_orphans(wanted: bool) -> bool:
+    """Whether what our children leave behind becomes our child (Linux), so that :func:`end_orphans` can find it.
+
+    Returns what held before.
+    """
+    if _LIBC is None:
+        return False
+    before = ctypes.c_int()
+    _LIBC.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    _LIBC.prctl(PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+    return bool(before.value)
 
 
-def _child_pids() -> list[int]:
-    pids: list[int] = []
+def _child_pids() -> set[int]:
+    pids: set[int] = set()
     for listing in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            pids += [int(pid) for pid in listing.read_text().split()]
+            pids.update(int(pid) for pid in listing.read_text().split())
     return pids
 
 
-def collect_orphans(known: Sequence[Child]) -> None:
+def collect_orphans(spared: Set[int]) -> None:
     """Takes the exit codes of adopted processes that have ended, so that no zombies gather."""
-    ours = {child.process.pid for child in known if child.process}
-    for pid in _child_pids():
-        if pid not in ours:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+    for pid in _child_pids() - spared:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
-def end_orphans(known: Sequence[Child], seconds: float = 5.0) -> None:
+def end_orphans(spared: Set[int], seconds: float = 5.0) -> None:
     """Kills adopted processes, and what those leave behind in turn; gives up after ``seconds``."""
-    ours = {child.process.pid for child in known if child.process and child.running}
     deadline = time.monotonic() + seconds
-    while (left := [pid for pid in _child_pids() if pid not in ours]) and time.monotonic() < deadline:
+    while (left := _child_pids() - spared) and time.monotonic() < deadline:
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
@@ -303,15 +308,23 @@ class Supervisor:
     notice: Callable[[str], None]
     _minded: list[_Minded] = field(default_factory=list)
     _own: list[Child] = field(default_factory=list)
+    #: children that the process had before: not ours to end
+    _older: set[int] = field(default_factory=set)
+    _adopted_before: bool = False
 
     def __enter__(self) -> Self:
-        adopt_orphans()
+        self._older = _child_pids()
+        self._adopted_before = adopt_orphans(True)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.signals.defer()
         stop_all(self._own, self.grace_seconds, lambda: len(self.signals.received) > 1)
-        end_orphans([minded.child for minded in self._minded])
+        end_orphans(self._older | {child.process.pid for child in self._known() if child.process and child.running})
+        adopt_orphans(self._adopted_before)
+
+    def _known(self) -> list[Child]:
+        return [*(minded.child for minded in self._minded), *self._own]
 
     def start(self, program: Program) -> Child:
         """Starts a program and keeps it running until the end."""
@@ -338,7 +351,7 @@ class Supervisor:
             elif time.monotonic() >= minded.due_at:
                 minded.due_at = None
                 minded.child.start()
-        collect_orphans([*(minded.child for minded in self._minded), *self._own])
+        collect_orphans(self._older | {child.process.pid for child in self._known() if child.process})
         return True
 
     def _plan_restart(self, minded: _Minded) -> None:

@@ -39,15 +39,6 @@ def healthy(system: Cluster) -> Node:
     return system.start("healthy", "-P", "prefork", "-c", "2")
 
 
-@pytest.fixture(autouse=True)
-def broker_of_the_app(system: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own copy of the Celery app, that control commands are sent with, speaks to this system's Redis."""
-    from noetl_celery.app import app
-
-    for name in ("broker_url", "result_backend"):
-        monkeypatch.setitem(app.conf, name, system.env["NOETL_BROKER_URL"])
-
-
 def dies(node: Node) -> None:
     wait_for(lambda: node.process.poll() is not None, f"{node.name} dies")
     assert node.process.returncode == -signal.SIGKILL, node.text

@@ -52,15 +52,6 @@ def healthy(system: Cluster) -> Node:
     return system.start("healthy", "-P", "threads", "-c", "8")
 
 
-@pytest.fixture(autouse=True)
-def broker_of_the_app(system: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own copy of the Celery app, that control commands are sent with, speaks to this system's Redis."""
-    from noetl_celery.app import app
-
-    for name in ("broker_url", "result_backend"):
-        monkeypatch.setitem(app.conf, name, system.env["NOETL_BROKER_URL"])
-
-
 def stands_still(node: Node) -> bool:
     return bool(psutil.Process(node.process.pid).status() == psutil.STATUS_STOPPED)
 

@@ -1,6 +1,7 @@
 """The files that deploy the project say what they should; they are not run here."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,13 @@ def test_worker_has_longer_to_stop_than_its_own_grace_time(services: dict[str, A
 def test_image_does_not_run_as_root() -> None:
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     assert [line for line in lines if line.startswith("USER")] == ["USER noetl"]
+
+
+def test_a_wheel_has_every_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = {".".join(file.parent.relative_to(ROOT).parts) for file in ROOT.glob("noetl_celery/**/*.py")}
+    listed = project["tool"]["setuptools"]["packages"]
+    assert {name for name in listed if "migrations" not in name} == packages
 
 
 def test_constraints_name_one_version_each_and_no_address() -> None:

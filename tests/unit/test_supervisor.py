@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from noetl_celery.cli import supervisor as module
@@ -113,6 +114,19 @@ def test_everything_ends_with_the_supervisor(signals: Signals, tmp_path: Path) -
         pid = read_pid(tmp_path / "pid")
     assert not child.running
     wait_for(lambda: not alive(pid))
+
+
+def test_what_was_there_before_is_left_alone(signals: Signals) -> None:
+    with subprocess.Popen(SLEEP) as older:
+        with Supervisor(signals, grace_seconds=0.2, notice=print) as supervisor:
+            supervisor.start(Program("node", SLEEP))
+        assert older.poll() is None
+        older.kill()
+    # Orphans are not ours any more: this one's parent is another process than we.
+    made = subprocess.run(shell("sleep 4711 >&2 & echo $!"), stdout=subprocess.PIPE, text=True, check=True)
+    left = psutil.Process(int(made.stdout))
+    left.kill()
+    assert left.ppid() != os.getpid()
 
 
 def test_who_asks_a_second_time_gets_a_more_urgent_stop(signals: Signals, tmp_path: Path) -> None:
