@@ -6,6 +6,8 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Tests wait more than they compute. Those of one file share what they have started.
+SPREAD := --dist loadfile -n
 
 setup: $(STAMP)
 
@@ -31,7 +33,7 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -n 4 --dist loadfile -m "not chaos or short" tests/unit tests/integration tests/acceptance tests/chaos
+	$(BIN)/pytest $(SPREAD) 4 -m "not chaos or short" tests/unit tests/integration tests/acceptance tests/chaos
 
 # A run for each of these seeds; `make chaos SEEDS=7` is one run.
 SEEDS := 1
@@ -40,7 +42,7 @@ RECORD := .noetl/chaos.jsonl
 chaos: setup
 	@mkdir -p $(dir $(RECORD)) && rm -f $(RECORD)
 	set -e; for seed in $(SEEDS); do \
-	  NOETL_CHAOS_SEED=$$seed NOETL_CHAOS_RECORD=$(abspath $(RECORD)) $(BIN)/pytest -m "chaos and not soak" tests/chaos; \
+	  NOETL_CHAOS_SEED=$$seed NOETL_CHAOS_RECORD=$(abspath $(RECORD)) $(BIN)/pytest $(SPREAD) 3 -m "chaos and not soak" tests/chaos; \
 	done
 	$(BIN)/python tests/chaos/table.py $(RECORD)
 
