@@ -35,11 +35,10 @@ class Beginnings:
 
         def attempt() -> bool:
             with self._lock:
-                session = self._open()
                 try:
-                    return runs.begin_rows(session, run_id, rows)
+                    return runs.begin_rows(self._open(), run_id, rows)
                 except psycopg.Error as error:
-                    session.close()
+                    self._close()
                     raise away(error) from error
 
         if not patiently(seconds)(attempt):
@@ -48,11 +47,15 @@ class Beginnings:
     def _open(self) -> Session:
         if self._session is None or self._session.closed:
             self._session = self._db.connect_raw("lanes")
-            self._session.execute("SET synchronous_commit = off")
+            self._session.execute("SET synchronous_commit = off")  # may be lost as early as here
         return self._session
 
     def close(self) -> None:
         """Ends the session, if there is one."""
         with self._lock:
-            if self._session is not None:
-                self._session.close()
+            self._close()
+
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None

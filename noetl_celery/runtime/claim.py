@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from noetl_celery import faults
 from noetl_celery.cursors.base import Claimed, ClaimRequest, Verdict
 from noetl_celery.engine.decision import Event
-from noetl_celery.errors import ErrorInfo, LeaseLost, NoetlError, TemplateError, ToolError
+from noetl_celery.errors import ErrorInfo, LeaseLost, NoetlError, ServiceError, TemplateError, ToolError
 from noetl_celery.ids import new_id
 from noetl_celery.runtime.names import StageNames, load_stage
 from noetl_celery.runtime.process import Process
@@ -195,11 +195,14 @@ def _elsewhere(attempt: _Attempt) -> _Answer:
         claimed = attempt.source.driver.claim(attempt.request, record)
         faults.reached("claim.source_committed")
         answer = process.db.run(lambda connection: _confirm(attempt, connection, claimed, made))
-        if done:
-            acknowledge(attempt.source, done)
-        return answer
+    except ServiceError:
+        process.pulse.forfeit(run_id)
+        raise
     finally:
         process.pulse.drop(run_id)
+    if done:
+        acknowledge(attempt.source, done)
+    return answer
 
 
 def _confirm(attempt: _Attempt, connection: Connection, claimed: Claimed, made: Sequence[Filled]) -> _Answer:

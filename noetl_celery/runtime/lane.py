@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -47,17 +48,21 @@ Back = tuple[int, Mapping[str, Any] | None, int]
 def run_lane(process: Process, publisher: Publisher, frame_id: int, stage_id: int, number: int) -> None:
     """Works on a frame until nothing is left for this lane, or its time is over: then a fresh lane goes on.
 
-    Safe to run any number of times, also at once: a lane has one holder, and a frame that has ended none.
+    Safe to run any number of times, also at once: a lane has one holder, and a frame that has ended none. Whatever it
+    raises, its rows are given back.
     """
     lane = Lane(process, publisher, frame_id, stage_id, number)
-    if not lane.start():
-        return
     try:
+        if not lane.start():
+            return
         dispatches = lane.work()
     except LeaseLost as lost:
         log.warning("lane %s of frame %s stops: %s", number, frame_id, lost)
         return
-    except ServiceError as error:
+    except Exception as error:
+        lane.forfeit()
+        if not isinstance(error, ServiceError):
+            raise
         log.error("lane %s of frame %s gives up, its rows are run again: %s", number, frame_id, error)
         return
     finally:
@@ -100,16 +105,13 @@ class Lane:
         self.suspect: int | None = None
         self.floor = 0
         self.row_seconds: float | None = None
-        self.exhausted = False
+        self.exhausted = self.unneeded_lanes = False
         self.closing = threading.Event()
         #: both are told to rows that wait: by the pulse, by a look at the execution
         self.lost = self.cancelled = False
-        self.unneeded_lanes = False
         #: the node stops: what has not begun was handed over when so many rows were still ours
         self.left_with: int | None = None
         self._pool: ThreadPoolExecutor | None = None
-
-    # -- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> bool:
         """Takes the lane and its first rows. False if there is nothing to do here."""
@@ -233,6 +235,13 @@ class Lane:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def forfeit(self) -> None:
+        """Something went wrong that no row is to blame for: its rows at work end first, then all are run again."""
+        self._lose()
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self.process.pulse.forfeit(self.run_id)
+
     def _lose(self) -> None:
         self.lost = True
         self.closing.set()
@@ -256,8 +265,6 @@ class Lane:
                 return True
             time.sleep(min(left, 0.25))
         return False
-
-    # -- rows ----------------------------------------------------------------------------------------------------
 
     def _start_rows(self) -> None:
         """Begins as many rows as there are places for, once the database has confirmed that they are still ours."""
@@ -367,8 +374,6 @@ class Lane:
         self.back += [(row.index, None, row.retries) for row in self.waiting]
         self.waiting.clear()
 
-    # -- exchange with the database ------------------------------------------------------------------------------
-
     def _due(self) -> bool:
         if self.outcomes and (
             len(self.outcomes) >= self.batch
@@ -381,10 +386,9 @@ class Lane:
 
     def _wanted(self) -> int:
         """How many rows to take now."""
-        free = self.width - self.parked
+        ahead = free = self.width - self.parked
         if self.closing.is_set() or free <= 0:
             return 0
-        ahead = free
         if self.batch > 1 and not self.careful and self.row_seconds is not None:
             ahead = min(MOST_AHEAD, max(free, math.ceil(free * AHEAD_SECONDS / max(self.row_seconds, 0.001))))
         if self.careful:
@@ -446,18 +450,14 @@ class Lane:
     def _take(self, connection: Connection, want: int) -> list[TakenRow]:
         if want <= 0:
             return []
+        take = partial(rows.take, connection, self.frame_id, self.run_id, self.number)
         floor = 0 if self.parks else self.floor
-        taken = self._take_from(connection, floor, want, suspects=self.ordered)
+        taken = take(floor=floor, limit=want, suspects=self.ordered)
         if not taken and floor:
-            taken = self._take_from(connection, 0, want, suspects=self.ordered)
+            taken = take(floor=0, limit=want, suspects=self.ordered)
         if not taken and self.careful and not self.ordered and not self.air and not self.waiting:
-            taken = self._take_from(connection, 0, 1, suspects=True)
+            taken = take(floor=0, limit=1, suspects=True)
         return taken
-
-    def _take_from(self, connection: Connection, floor: int, limit: int, *, suspects: bool) -> list[TakenRow]:
-        return rows.take(
-            connection, self.frame_id, self.run_id, self.number, floor=floor, limit=limit, suspects=suspects
-        )
 
     def _accept(self, taken: list[TakenRow], want: int) -> None:
         self.exhausted = len(taken) < want
@@ -492,5 +492,5 @@ class Lane:
         if not ready or (self.ordered and frame["parked"]) or taken >= self.width:
             return []
         place = {"execution_id": self.execution_id, "stage_id": self.stage_id, "frame_id": self.frame_id}
-        step = self.stage.step.name
-        return [lane_again(self.process, connection, {**place, "lane": self.number, "step_name": step})]
+        again = {**place, "lane": self.number, "step_name": self.stage.step.name}
+        return [lane_again(self.process, connection, again)]

@@ -37,6 +37,7 @@ class Pulse:
     def __init__(self, db: Database, worker_id: int, interval: float, name: str = "worker") -> None:
         self._db, self._worker_id, self._interval, self._name = db, worker_id, interval, name
         self._held: dict[int, _Held] = {}
+        self._forfeited: set[int] = set()
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopped = False
@@ -79,6 +80,14 @@ class Pulse:
         with self._lock:
             self._held.pop(run_id, None)
 
+    def forfeit(self, run_id: int) -> None:
+        """Nothing is done for this run any more, though it may hold work: its lease is over as soon as the database
+        can be told, so that nobody waits for the end of it."""
+        with self._lock:
+            self._held.pop(run_id, None)
+            self._forfeited.add(run_id)
+        self._wake.set()
+
     def _beat_forever(self) -> None:
         away = False
         while not self._stopped:
@@ -117,7 +126,11 @@ class Pulse:
             self._locked = workers.lock(self._session, self._worker_id)
         workers.seen(self._session, self._worker_id)
         with self._lock:
-            mine = dict(self._held)
+            mine, forfeited = dict(self._held), list(self._forfeited)
+        if forfeited:
+            runs.forfeit(self._session, forfeited)
+            with self._lock:
+                self._forfeited.difference_update(forfeited)
         if not mine:
             return
         held, due = runs.extend(self._session, list(mine))

@@ -192,6 +192,11 @@ def extend(session: psycopg.Connection[Any], runs: Sequence[int]) -> tuple[set[i
     return {run for run, _ in rows}, [run for run, due in rows if due]
 
 
+def forfeit(session: psycopg.Connection[Any], runs: Sequence[int]) -> None:
+    """Ends the leases of these runs, for the sweep to find. Idempotent; in the session's own transaction."""
+    session.execute("UPDATE noetl.run SET lease_until = clock_timestamp() WHERE run_id = ANY(%s)", (list(runs),))
+
+
 def begin_rows(session: psycopg.Connection[Any], run_id: int, rows: Sequence[int]) -> bool:
     """Notes which rows of a lane have begun, or begin now, and are not written yet. False if the run is gone: then
     none of them may begin. Its lease is whole from now on. Idempotent; in the session's own transaction (autocommit).

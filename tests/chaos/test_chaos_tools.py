@@ -65,7 +65,8 @@ def test_with_a_timeout_it_is_the_row_alone(
     limited = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**29, 2**29))\n" + harm
     before = worker.pool()
     work = trial.submit(40, path="chaos/guilty", guilty=[2, 13], harm=limited, timeout=timeout, failed=2)
-    assert trial.check().rerun == 0
+    # A process that a test before this one has killed may still be reported.
+    assert trial.check(allowed=BY_ITSELF).rerun == 0
     errors = failures(system, work)
     assert {id_: (error["kind"], says in error["message"]) for id_, error in errors.items()} == {
         2: (kind, True),

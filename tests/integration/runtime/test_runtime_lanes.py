@@ -372,6 +372,51 @@ def test_a_lost_commit_runs_no_row_twice(world: World, committed: bool) -> None:
     assert world.events(execution).count("iteration_completed") == 60, "nothing was told twice"
 
 
+@pytest.mark.parametrize("request_", [b"synchronous_commit", b"SET begun"])
+def test_a_connection_that_is_lost_when_rows_begin_is_made_again(world: World, request_: bytes) -> None:
+    world.begin(collection("{{ range(6) | list }}", spec="mode: sequential"))
+    frame, lane = world.publisher.lanes()[0]
+    with proxied(world.settings.libpq_url) as proxy:
+        far = world.another_process(make_settings(proxy.url))
+        proxy.lose(request_, answered=False)
+        world.lane(frame, lane, far)
+        far.close()
+    assert proxy.lost == 1
+    assert items(world) == list(range(6))
+
+
+def test_rows_of_a_lane_that_fails_are_run_again_at_once(world: World) -> None:
+    """For a reason that nobody has thought of, and while its process lives on: nobody waits for the end of a lease."""
+    world.process.start()
+    real, ended, faults = world.process.beginnings.begin, list[int](), [RuntimeError("of all things")]
+
+    def fails(run_id: int, rows: Any, *, seconds: float) -> None:
+        if 3 in rows and faults:
+            raise faults.pop()
+        real(run_id, rows, seconds=seconds)
+
+    def act(given: Mapping[str, Any]) -> None:
+        time.sleep(0.2)
+        ended.append(given["item"])
+
+    world.process.beginnings.begin, world.probe.act = fails, act  # type: ignore[method-assign]
+    execution = world.begin(collection("{{ range(6) | list }}", spec="mode: parallel, max_in_flight: 3"))
+    frame, lane = world.publisher.lanes()[0]
+    world.publisher.sent.clear()
+    with pytest.raises(RuntimeError, match="of all things"):
+        world.lane(frame, lane)
+    assert sorted(ended) == [0, 1, 2], "what was at work has come to its end"
+
+    def returned() -> bool:
+        world.sweep()
+        return bool(world.publisher.lanes())
+
+    wait_for(returned, "the rows are free")
+    assert world.settle(execution) == "COMPLETED"
+    assert set(items(world)) == set(range(6))
+    assert world.value("SELECT reruns FROM noetl.frame") == len(items(world)) - 6
+
+
 def test_rows_are_noted_before_they_begin_and_until_they_are_written(world: World) -> None:
     noted: list[tuple[int, list[int]]] = []
 
