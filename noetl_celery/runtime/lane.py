@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,11 +22,11 @@ from sqlalchemy.engine import Connection
 
 from noetl_celery import faults
 from noetl_celery.engine.assign import merge_paths
-from noetl_celery.errors import LeaseLost, ServiceError
+from noetl_celery.errors import LeaseLost, NoetlError, ServiceError
 from noetl_celery.ids import new_id
 from noetl_celery.runtime.lanes import lane_again
 from noetl_celery.runtime.names import StageNames, load_stage
-from noetl_celery.runtime.process import Process, abandon_rows, grace_over, stop_announced
+from noetl_celery.runtime.process import Process, abandon_rows, grace_over, pause, stop_announced
 from noetl_celery.runtime.publish import Publisher
 from noetl_celery.runtime.row import Called, CalledBack, Ended, Parked, RowEnd, RowRunner
 from noetl_celery.runtime.sources import acknowledge, keep, source_of
@@ -175,7 +176,7 @@ class Lane:
         self.runner = RowRunner(
             self.process,
             stage,
-            self._pause,
+            partial(pause, lambda: self.lost or self.cancelled),
             keep_results=keep,
             notes=self.notes,
             announce=self.publisher.orchestrate,
@@ -192,6 +193,16 @@ class Lane:
 
     def work(self) -> list[Dispatch]:
         """Runs rows until there is nothing more to do here. Raises ``LeaseLost``, ``ServiceError``."""
+        try:
+            self._run_rows()
+        except SystemExit:  # Celery ends its pool before we have looked whether we should stop
+            with suppress(NoetlError):
+                self._exchange(0)
+                self.publisher.dispatch(self._end())
+            raise
+        return self._end()
+
+    def _run_rows(self) -> None:
         while True:
             if not self.closing.is_set() and self._should_close():
                 self.closing.set()
@@ -210,6 +221,8 @@ class Lane:
             self._collect()
             if self._due():
                 self._exchange(self._wanted())
+
+    def _end(self) -> list[Dispatch]:
         self.process.pulse.drop(self.run_id)  # before the run goes, or the pulse would take it for lost
         self.notes.take()
         return self.process.db.run(self.give_up)
@@ -256,15 +269,6 @@ class Lane:
         # Where parked rows hold all places nothing can start: rows that were taken ahead go back, and so does the slot.
         full = not self.air and self.parked >= self.width
         return full or stop_announced() or time.monotonic() - self.begun >= self.lifetime
-
-    def _pause(self, seconds: float) -> bool:
-        """Waits; true if the lane calls its rows back: its node stops, it is cancelled, or it has lost its lease."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            if self.lost or self.cancelled or stop_announced():
-                return True
-            time.sleep(min(left, 0.25))
-        return False
 
     def _start_rows(self) -> None:
         """Begins as many rows as there are places for, once the database has confirmed that they are still ours."""

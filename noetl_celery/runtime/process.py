@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy.engine import Connection
@@ -54,6 +54,16 @@ def stop_announced() -> bool:
 def grace_over() -> bool:
     """Has the node been told to stop so long ago that rows at work are handed over as well?"""
     return 0 < _stops_at() <= time.monotonic()
+
+
+def pause(called_back: Callable[[], bool], seconds: float) -> bool:
+    """Waits so long; true as soon as a row should wait no longer: its lane calls it back, or the node stops."""
+    end = time.monotonic() + seconds
+    while (left := end - time.monotonic()) > 0:
+        if called_back() or stop_announced():
+            return True
+        time.sleep(min(left, 0.25))
+    return False
 
 
 def abandon_rows() -> None:

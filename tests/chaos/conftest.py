@@ -10,7 +10,9 @@ from nodes import Cluster
 
 
 @pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Services, the ledger and the playbooks; the tests of a file start workers on it."""
-    with arena(tmp_path_factory.mktemp("chaos")) as made:
+def system(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Services, the ledger and the playbooks; the tests of a file start workers on it. ``SETTINGS`` of the file are
+    those of the workers."""
+    settings: dict[str, str] = getattr(request.module, "SETTINGS", {})
+    with arena(tmp_path_factory.mktemp("chaos"), **settings) as made:
         yield made

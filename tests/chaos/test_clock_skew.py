@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from harness import LENGTHS, Trial
+from harness import INNOCENT, LENGTHS, Trial
 from nodes import Cluster, Node, wait_for
 
 pytestmark = pytest.mark.chaos
+
+SETTINGS = INNOCENT
 
 #: where nodes find the module of their app
 PATH = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)

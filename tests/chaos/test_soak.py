@@ -13,7 +13,7 @@ from statistics import median
 import psutil
 import pytest
 import redis
-from harness import Trial, arena
+from harness import INNOCENT, Trial, arena
 from nodes import Worker
 
 pytestmark = [pytest.mark.chaos, pytest.mark.soak]
@@ -182,7 +182,7 @@ def look_after(soak: Soak, seconds: float) -> None:
 
 @pytest.mark.timeout(int(MINUTES * 60) + 900)
 def test_nothing_grows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with arena(tmp_path) as system:
+    with arena(tmp_path, **INNOCENT) as system:
         soak = Soak(Trial(system, f"mixed load with faults of all kinds, {MINUTES:g} minutes"))
         look_after(soak, MINUTES * 60)
         # A cut connection may take the reply to a COMMIT with it: a task of the playbook is run again then.

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from harness import SECONDS, Trial
+from harness import INNOCENT, SECONDS, Trial
 from nodes import Cluster, Worker, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+
+SETTINGS = INNOCENT
 
 Harm = Callable[[Trial, list[Worker]], None]
 
@@ -95,6 +97,6 @@ def test_the_only_worker_is_killed_and_started_again(system: Cluster, workers: l
     only = [system.worker("only")]
     for _ in range(3):
         work = trial.submit(300)
-        wait_for(lambda work=work: trial.done(work) > 50, "rows are at work")  # type: ignore[misc]
+        wait_for(lambda work=work: trial.done(work) > 50, "rows are at work", 90)  # type: ignore[misc]
         machine(trial, only)
     trial.check()

@@ -16,6 +16,7 @@ from world import World, in_thread, wait_for, withdraw_stop
 
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.runtime import process as processes
+from noetl_celery.runtime.lane import Lane
 from noetl_celery.settings import Settings
 from noetl_celery.store import rows, signals
 
@@ -296,6 +297,37 @@ def test_a_stop_hands_over_at_once_what_has_not_begun_and_later_what_has(world: 
     assert world.publisher.lanes() == [(frame, lane)]
     assert world.run(execution) == "COMPLETED"
     assert (items(world).count(0), world.value("SELECT reruns FROM noetl.frame")) == (2, 1)
+    assert world.value("SELECT max(crashes) FROM noetl.row") == 0
+
+
+def test_a_process_that_is_told_to_end_in_the_middle_of_a_lane_hands_it_over(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Celery tells the processes of its pool, whatever they are doing."""
+    over, real = threading.Event(), Lane._collect
+
+    def act(given: Mapping[str, Any]) -> None:
+        if given["item"] == 0 and items(world).count(0) == 1:
+            assert over.wait(10)
+
+    def told(lane: Lane) -> None:
+        real(lane)
+        if len(items(world)) >= 3:
+            raise SystemExit(1)
+
+    world.probe.act = act
+    execution = world.begin(collection("{{ range(6) | list }}", spec="mode: parallel, max_in_flight: 2"))
+    frame, lane = world.publisher.lanes()[0]
+    world.publisher.sent.clear()
+    monkeypatch.setattr(Lane, "_collect", told)
+    with pytest.raises(SystemExit):
+        world.lane(frame, lane)
+    monkeypatch.undo()
+    over.set()
+    assert world.q("SELECT * FROM noetl.run") == []
+    assert world.publisher.lanes() == [(frame, lane)]
+    assert world.settle(execution) == "COMPLETED"
+    assert 1 <= world.value("SELECT reruns FROM noetl.frame") == len(items(world)) - 6
     assert world.value("SELECT max(crashes) FROM noetl.row") == 0
 
 
