@@ -42,7 +42,7 @@ RECORD := .noetl/chaos.jsonl
 chaos: setup
 	@mkdir -p $(dir $(RECORD)) && rm -f $(RECORD)
 	set -e; for seed in $(SEEDS); do \
-	  NOETL_CHAOS_SEED=$$seed NOETL_CHAOS_RECORD=$(abspath $(RECORD)) $(BIN)/pytest $(SPREAD) 4 -m "chaos and not soak" tests/chaos; \
+	  NOETL_CHAOS_SEED=$$seed NOETL_CHAOS_RECORD=$(abspath $(RECORD)) $(BIN)/pytest $(SPREAD) 3 -m "chaos and not soak" tests/chaos; \
 	done
 	$(BIN)/python tests/chaos/table.py $(RECORD)
 
