@@ -48,6 +48,12 @@ def test_several_guilty_rows_in_one_frame(system: Cluster, worker: Worker) -> No
     assert {error["kind"] for error in failures(system, work).values()} == {"worker_lost"}
 
 
+def whole(worker: Worker) -> list[psutil.Process]:
+    """The processes for bodies, once those that a test before this one has killed are replaced."""
+    wait_for(lambda: len(pool := worker.pool()) == 2 and all(map(_runs, pool)), "the pool is whole")
+    return worker.pool()
+
+
 @pytest.mark.parametrize(
     ("harm", "timeout", "kind", "says"),
     [
@@ -63,7 +69,7 @@ def test_with_a_timeout_it_is_the_row_alone(
 ) -> None:
     trial = Trial(system, f"a python task with a timeout that is {'killed' if kind == 'python' else 'endless'}")
     limited = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**29, 2**29))\n" + harm
-    before = worker.pool()
+    before = whole(worker)
     work = trial.submit(40, path="chaos/guilty", guilty=[2, 13], harm=limited, timeout=timeout, failed=2)
     # A process that a test before this one has killed may still be reported.
     assert trial.check(allowed=BY_ITSELF).rerun == 0
