@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.fleet import Fleet, environment
-from benchmarks.model import Options, Values
+from benchmarks.fleet import ROOT, Fleet, environment, started, wait_said
+from benchmarks.model import Command, Options, Values
 from benchmarks.services import Services, services
 from noetl_celery import Noetl
+from noetl_celery.cli.embedded import free_port
 from noetl_celery.execution import Execution
 from noetl_celery.settings import load
 from noetl_celery.store import migrate
@@ -20,6 +21,7 @@ from noetl_celery.store.credentials import Vault
 from noetl_celery.store.db import Database
 
 PLAYBOOKS = Path(__file__).parent / "playbooks"
+ACCEPTANCE = ROOT / "playbooks" / "patient_flow" / "patient_flow.yaml"
 CREDENTIAL = "bench"
 #: nothing that is compared takes longer
 RUN_SECONDS = 3600.0
@@ -39,6 +41,19 @@ class Bench:
     client: Noetl
     fleet: Fleet
     env: Mapping[str, str]
+    stack: contextlib.ExitStack
+    _api_url: str = ""
+
+    def api_url(self) -> str:
+        """Where the API of the acceptance playbook answers; started by the first who asks."""
+        if not self._api_url:
+            port = free_port()
+            command = Command(("benchmarks.stub", str(port)), "stub is ready")
+            child = started("stub", command, self.options.out / "logs", self.env)
+            self.stack.callback(child.kill)
+            wait_said(child, command)
+            self._api_url = f"http://127.0.0.1:{port}"
+        return self._api_url
 
     def now(self) -> float:
         """The clock that all times are read from: PostgreSQL's, in seconds."""
@@ -115,15 +130,15 @@ def bench(options: Options) -> Iterator[Bench]:
     with contextlib.ExitStack() as stack:
         from cryptography.fernet import Fernet
 
-        started = stack.enter_context(services(options.out))
+        found = stack.enter_context(services(options.out))
         env = environment(
             {
-                "NOETL_DATABASE_URL": started.database_url,
-                "NOETL_BROKER_URL": started.redis_url("noetl"),
+                "NOETL_DATABASE_URL": found.database_url,
+                "NOETL_BROKER_URL": found.redis_url("noetl"),
                 "NOETL_SECRET_KEY": Fernet.generate_key().decode(),
-                "BENCH_DATABASE_URL": started.database_url,
-                "BENCH_CELERY_URL": started.redis_url("celery"),
-                "BENCH_DRAMATIQ_URL": started.redis_url("dramatiq"),
+                "BENCH_DATABASE_URL": found.database_url,
+                "BENCH_CELERY_URL": found.redis_url("celery"),
+                "BENCH_DRAMATIQ_URL": found.redis_url("dramatiq"),
             }
         )
         own = {name.removeprefix("NOETL_").lower(): value for name, value in env.items() if name.startswith("NOETL_")}
@@ -131,11 +146,11 @@ def bench(options: Options) -> Iterator[Bench]:
         migrate.upgrade(settings)
         database, vault = Database(settings), Vault(settings)
         with database.begin() as connection:
-            vault.store(connection, CREDENTIAL, "postgres", {"dsn": started.database_url})
+            vault.store(connection, CREDENTIAL, "postgres", {"dsn": found.database_url})
         database.close()
         client = stack.enter_context(Noetl(settings))
-        for path in sorted(PLAYBOOKS.glob("*.yaml")):
+        for path in (*sorted(PLAYBOOKS.glob("*.yaml")), ACCEPTANCE):
             client.register(path)
         fleet = Fleet(env, options.out / "logs", exclusive=not options.quick)
         stack.callback(fleet.close)
-        yield Bench(options, started, client, fleet, env)
+        yield Bench(options, found, client, fleet, env, stack)

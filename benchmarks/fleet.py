@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,7 @@ class Fleet:
         self._up: dict[System, list[Child]] = {}
         #: who has had a run to warm up since its system was started
         self._warm: set[tuple[System | None, str]] = set()
+        self._set_up: set[Callable[[], None]] = set()
 
     def need(self, system: System | None) -> None:
         """Makes sure that this system's processes are up and ready, and that no other's are in the way."""
@@ -74,21 +76,31 @@ class Fleet:
 
     def _start(self, system: System) -> None:
         children = self._up[system] = []
+        if system.setup is not None and system.setup not in self._set_up:
+            self._set_up.add(system.setup)
+            system.setup()
         waiting: list[tuple[Child, Command]] = []
         for number, command in enumerate(system.commands, 1):
-            log = self._logs / f"{system.name.replace(' ', '-')}-{number}-{time.strftime('%H%M%S')}.log"
-            arguments = [sys.executable, "-m", *command.arguments]
-            child = Child(Program(f"{system.name} {number}", arguments, log=log, env={**self._env, **dict(system.env)}))
+            child = started(f"{system.name} {number}", command, self._logs, {**self._env, **dict(system.env)})
             children.append(child)
-            child.start()
             waiting.append((child, command))
         for child, command in waiting:
-            wait_ready(child, lambda child=child, command=command: _said(child, command), START_SECONDS)  # type: ignore[misc]
+            wait_said(child, command)
 
 
-def _said(child: Child, command: Command) -> bool:
-    assert child.program.log is not None
-    return child.program.log.read_text(errors="replace").count(command.ready) >= command.times
+def started(name: str, command: Command, logs: Path, env: Mapping[str, str]) -> Child:
+    """A process, started; its log is named after it and the time."""
+    log = logs / f"{re.sub(r'[^a-z0-9]+', '-', name)}-{time.strftime('%H%M%S')}.log"
+    child = Child(Program(name, [sys.executable, "-m", *command.arguments], log=log, env=env))
+    child.start()
+    return child
+
+
+def wait_said(child: Child, command: Command) -> None:
+    """Waits until it has said that it is ready; ``ServiceError`` if it ends or takes too long."""
+    log = child.program.log
+    assert log is not None
+    wait_ready(child, lambda: log.read_text(errors="replace").count(command.ready) >= command.times, START_SECONDS)
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:

@@ -38,6 +38,8 @@ class System:
     group: str = ""
     #: the Redis command that puts one message on a queue
     message_command: str = "lpush"
+    #: done once, before it is first started
+    setup: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,14 @@ class Case:
     #: the figure that the table begins with and the plot shows
     figure: str = "rate"
     unit: str = "rows/s"
+    #: further figures of the first table, with their titles
+    more: tuple[tuple[str, str], ...] = ()
     #: what the points of a line are over, if there are such
     axis: str | None = None
     goals: tuple[Goal, ...] = ()
     notes: tuple[str, ...] = ()
     #: whether statements are counted, in a run of their own that is not timed
     counted: bool = True
-    repeat: int | None = None
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def verdicts(result: CaseResult) -> list[Verdict]:
 def case_table(result: CaseResult) -> Table:
     """One line per contestant: the figure, the range of its runs, and how many times that we have."""
     case, found = result.case, summary(result)
-    table = _table(escape(case.title), ("", "rows", case.unit, "range", "ours is"))
+    table = _table(escape(case.title), ("", "rows", case.unit, "range", "ours is", *(title for _, title in case.more)))
     for name, values in found.items():
         times = ratio(found, name, case.figure)
         low, high = spread(result.samples[name], case.figure)
@@ -46,6 +46,7 @@ def case_table(result: CaseResult) -> Table:
             amount(values.get(case.figure)),
             f"{amount(low)}–{amount(high)}" if len(result.samples[name]) > 1 else "",
             "" if times is None else f"{times:.2f} ×",
+            *(amount(values.get(figure)) for figure, _ in case.more),
         )
     return table
 

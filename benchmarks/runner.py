@@ -12,7 +12,7 @@ from benchmarks.services import is_work
 from noetl_celery.errors import NoetlError
 
 #: statements are counted on so many rows at most: each is a line in the log of PostgreSQL
-COUNTED_ROWS = 2_000
+COUNTED_ROWS = 10_000
 
 Tell = Callable[[str], None]
 
@@ -26,7 +26,7 @@ def run_case(bench: Bench, case: Case, tell: Tell, *, flip: bool = False) -> Cas
     sizes = {contestant.name: contestant.size(case, quick) for contestant in case.contestants}
     taking_part = [contestant for contestant in case.contestants if sizes[contestant.name]]
     result = CaseResult(case, {contestant.name: [] for contestant in taking_part}, sizes)
-    rounds = min(bench.options.repeat, case.repeat or bench.options.repeat)
+    rounds = bench.options.repeat
     order = turns(taking_part, rounds + flip)[flip:]
     failed: set[str] = set()
     for number, contestants in enumerate(order):

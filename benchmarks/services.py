@@ -18,8 +18,9 @@ from noetl_celery.cli.embedded import EmbeddedServices
 
 #: Redis databases; one for each system, so that keys do not meet
 REDIS = {"noetl": 0, "celery": 1, "dramatiq": 2}
-#: everything that the work of a case is about: statements that name it are the work itself
+#: what the work of the cases is about: statements that name something in these are the work itself
 SCHEMA = "bench"
+WORK = (f"{SCHEMA}.", "patient_flow.")
 _STATEMENT = re.compile(r" \[\d+\] LOG:  (?:statement|execute [^:]*): ?(.*)")
 _CONTROL = re.compile(r"(?:BEGIN|COMMIT|ROLLBACK|SAVEPOINT|RELEASE)\b", re.IGNORECASE)
 
@@ -97,8 +98,8 @@ def logged_statements(text: str, except_pid: int = 0) -> list[str]:
 
 
 def is_work(statement: str) -> bool:
-    """Whether a statement is the work itself: it names something in the schema of the cases."""
-    return f"{SCHEMA}." in statement
+    """Whether a statement is the work itself, and not somebody's own book-keeping."""
+    return any(name in statement for name in WORK)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,5 @@
 """All cases, in the order in which they are run."""
 
-from benchmarks.cases import cursor
+from benchmarks.cases import acceptance, cursor, executions, growth, loops
 
-CASES = (*cursor.CASES,)
+CASES = (*cursor.CASES, *loops.CASES, *executions.CASES, *growth.CASES, *acceptance.CASES)
