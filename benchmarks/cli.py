@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 import os
 import platform
+import signal
 import sys
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -41,6 +44,7 @@ def benchmarks(
             typer.echo(f"{case.name:<16} {case.title}")
         return
     chosen = choose(CASES, cases or [])
+    check_installed()
     options = Options(quick, repeat or (QUICK_REPEAT if quick else REPEAT), out.resolve())
     raise typer.Exit(run(chosen, options))
 
@@ -54,6 +58,13 @@ def choose(known: Sequence[Case], names: Sequence[str]) -> list[Case]:
             hint = f"did you mean {' or '.join(near)}?" if near else "--list names them"
             raise InputError(f"there is no case '{name}'", hint=hint)
     return [case for case in known if not names or case.name in names]
+
+
+def check_installed() -> None:
+    """:class:`InputError` if what we compare with is not there."""
+    missing = [name for name in ("dramatiq", "matplotlib", "procrastinate", "psutil") if find_spec(name) is None]
+    if missing:
+        raise InputError(f"not installed: {', '.join(missing)}", hint="`make bench` installs what is needed")
 
 
 def run(cases: Sequence[Case], options: Options) -> int:
@@ -119,7 +130,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(_main(arguments))
 
 
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    """A signal becomes an exit, so that what was started is ended."""
+    raise SystemExit(128 + number)
+
+
 def _main(arguments: Sequence[str] | None) -> int:
+    signal.signal(signal.SIGTERM, _stop)
     try:
         code = app(args=arguments, prog_name="python -m benchmarks", standalone_mode=False)
         return code if isinstance(code, int) else 0

@@ -66,6 +66,7 @@ class Meter:
         self._sampler.join()
         if kind is None:
             self.values = {**self._start.until(self._look()), **memory(self.rss)}
+            self.values["pss_mb"] = sum(pss_bytes(process) for process in self.workers) / MB
 
     def _look(self) -> Snapshot:
         times = os.times()
@@ -98,13 +99,23 @@ def cpu_seconds(process: psutil.Process) -> float:
     """Of a process and of those children of it that have ended; 0.0 if it is gone itself."""
     with contextlib.suppress(psutil.NoSuchProcess):
         times = process.cpu_times()
-        return times.user + times.system + times.children_user + times.children_system
+        return float(times.user + times.system + times.children_user + times.children_system)
     return 0.0
 
 
 def rss_bytes(process: psutil.Process) -> int:
     with contextlib.suppress(psutil.NoSuchProcess):
         return int(process.memory_info().rss)
+    return 0
+
+
+def pss_bytes(process: psutil.Process) -> int:
+    """Its memory, with what it shares with others divided among them; where the system does not say, RSS."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        try:
+            return int(process.memory_full_info().pss)
+        except (psutil.AccessDenied, AttributeError):
+            return rss_bytes(process)
     return 0
 
 

@@ -24,7 +24,7 @@ COLUMNS = (
     ("wal_bytes_per_row", "WAL B", 0),
     ("events_per_row", "events", 3),
     ("cpu_ms_per_row", "CPU ms", 2),
-    ("rss_mb", "RSS MB", 0),
+    ("pss_mb", "MB", 0),
 )
 
 
@@ -36,7 +36,7 @@ def verdicts(result: CaseResult) -> list[Verdict]:
 def case_table(result: CaseResult) -> Table:
     """One line per contestant: the figure, the range of its runs, and how many times that we have."""
     case, found = result.case, summary(result)
-    table = _table(escape(case.title), ("", "rows", case.unit, "range", "ours is", *(title for _, title in case.more)))
+    table = _table(("", "rows", case.unit, "range", "ours is", *(title for _, title in case.more)))
     for name, values in found.items():
         times = ratio(found, name, case.figure)
         low, high = spread(result.samples[name], case.figure)
@@ -52,18 +52,18 @@ def case_table(result: CaseResult) -> Table:
 
 
 def costs_table(result: CaseResult) -> Table:
-    """What a row costs: one line per contestant, medians. Memory is that of all worker processes together."""
+    """What a row costs: one line per contestant, medians. The memory is that of all worker processes at the end."""
     found = summary(result)
     shown = [column for column in COLUMNS if any(column[0] in values for values in found.values())]
-    table = _table("", ("per row", *(title for _, title, _ in shown)))
+    table = _table(("per row", *(title for _, title, _ in shown)))
     for name, values in found.items():
         cells = ("" if figure not in values else f"{values[figure]:,.{digits}f}" for figure, _, digits in shown)
         table.add_row(name, *cells)
     return table
 
 
-def _table(title: str, heads: Sequence[str]) -> Table:
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+def _table(heads: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for number, head in enumerate(heads):
         table.add_column(head, justify="right" if number else "left", no_wrap=True)
     return table
@@ -84,7 +84,7 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def show_case(console: Console, result: CaseResult) -> None:
-    console.print()
+    console.print(f"\n{result.case.title}", style="bold", highlight=False, markup=False)
     console.print(case_table(result))
     if any(result.samples.values()):
         console.print(costs_table(result))
@@ -98,7 +98,7 @@ def show_case(console: Console, result: CaseResult) -> None:
 
 def show_goals(console: Console, results: Sequence[CaseResult]) -> None:
     """All goals once more, together."""
-    table = Table(title="Goals", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for title in ("case", "goal", "measured", ""):
         table.add_column(title, justify="right" if title == "measured" else "left")
     for result in results:
@@ -106,7 +106,7 @@ def show_goals(console: Console, results: Sequence[CaseResult]) -> None:
             mark = {True: "[green]✓[/green]", False: "[red]✗[/red]", None: "–"}[verdict.met]
             table.add_row(result.case.name, escape(verdict.goal.text), amount(verdict.value), mark)
     if table.row_count:
-        console.print()
+        console.print("\nGoals", style="bold")
         console.print(table)
 
 

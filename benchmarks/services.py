@@ -86,14 +86,15 @@ class Services:
 
 def logged_statements(text: str, except_pid: int = 0) -> list[str]:
     """The statements in a log of PostgreSQL, each with all of its lines; BEGIN, COMMIT and the like are none."""
-    found: list[str] = []
+    entries: list[list[str]] = []
     for line in text.splitlines():
         if line.startswith("\t"):
-            if found:
-                found[-1] += f"\n{line[1:]}"
+            if entries and entries[-1]:
+                entries[-1].append(line[1:])
             continue
         match = _STATEMENT.search(line)
-        found.append(match[1] if match and f"[{except_pid}]" not in line else "")
+        entries.append([match[1]] if match and f"[{except_pid}]" not in line else [])  # else: a parameter, an error
+    found = ["\n".join(entry).strip() for entry in entries]
     return [statement for statement in found if statement and not _CONTROL.match(statement)]
 
 

@@ -7,6 +7,7 @@ from benchmarks.model import Command, System
 BASELINES = "benchmarks.baselines"
 READY = "worker is ready"
 PROCESSES = 2
+NOETL_GROUP = "noetl"
 
 
 def noetl(processes: int = PROCESSES, workers: int = 1, **settings: str) -> System:
@@ -16,7 +17,7 @@ def noetl(processes: int = PROCESSES, workers: int = 1, **settings: str) -> Syst
         for number in range(1, workers + 1)
     )
     named = "".join(f" {name.removeprefix('NOETL_').lower()} {value}" for name, value in settings.items())
-    return System(f"noetl {workers}x{processes}{named}", commands, tuple(sorted(settings.items())), group="noetl")
+    return System(f"noetl {workers}x{processes}{named}", commands, tuple(sorted(settings.items())), group=NOETL_GROUP)
 
 
 def celery() -> System:

@@ -72,10 +72,10 @@ GROWTH = Case(
     prepare=drains.fill,
     axis="rows",
     more=(
-        ("steady", "end / start"),
-        ("rss_growth", "memory end / start"),
+        ("steady", "end/start"),
+        ("rss_growth", "memory"),
         ("table_bytes_per_row", "tables B/row"),
-        ("messages_per_frame", "messages/frame"),
+        ("messages_per_frame", "msgs/frame"),
     ),
     goals=(
         Goal("rows/s at the end ≥ 0.9 × at the start", LARGEST, "steady", least=0.9),
@@ -85,7 +85,8 @@ GROWTH = Case(
         Goal("≤ 4 Celery messages per frame", LARGEST, "messages_per_frame", most=4),
     ),
     notes=(
-        f"Frames of {FRAME_ROWS} rows. Start is the second tenth of the rows or of the time, end the last one.",
+        f"Frames of {FRAME_ROWS} rows. end/start: rows/s of the last tenth of the rows beside the second tenth;",
+        "memory: the same of the worker processes, by tenths of the time; tables: how much ours grew.",
         "Statements are counted on 10,000 rows at most.",
     ),
 )
