@@ -76,6 +76,7 @@ def run(cases: Sequence[Case], options: Options) -> int:
     # Where nobody watches, lines are as long as they are.
     console = Console(width=None if sys.stdout.isatty() else 100)
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, _stop)
 
     def tell(text: str) -> None:
         print(f"{time.monotonic() - began:6.0f} s  {text}", file=sys.stderr, flush=True)
@@ -136,7 +137,6 @@ def _stop(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _main(arguments: Sequence[str] | None) -> int:
-    signal.signal(signal.SIGTERM, _stop)
     try:
         code = app(args=arguments, prog_name="python -m benchmarks", standalone_mode=False)
         return code if isinstance(code, int) else 0
