@@ -54,4 +54,6 @@ def straight_loop() -> System:
 
 
 NOETL = noetl()
+#: for rows that wait: 32 of them at once in each process
+NOETL_WIDE = noetl(NOETL_LANE_WIDTH="32")
 CELERY = celery()

@@ -6,7 +6,7 @@ from benchmarks.bench import Bench
 from benchmarks.cases import drains
 from benchmarks.cases.cursor import share_of_ideal
 from benchmarks.model import Case, Contestant, Goal, Values
-from benchmarks.systems import NOETL, noetl
+from benchmarks.systems import NOETL, NOETL_WIDE, noetl
 
 FRAME_ROWS = 500
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
@@ -53,7 +53,7 @@ def lanes() -> tuple[Contestant, ...]:
             share_of_ideal(
                 drains.playbook("bench/cursor_wait", row_concurrency=count, max_in_flight=1, max_rows=2_000), count
             ),
-            noetl(NOETL_LANE_WIDTH="32"),
+            NOETL_WIDE,
             rows=100 * count,
             quick_rows=40 * count if count in QUICK_LANES else 0,
             at=count,
@@ -119,4 +119,6 @@ LANE_COUNT = Case(
     notes=("Two processes, NOETL_LANE_WIDTH is 32: one lane up to 32 rows at once, two for 64.",),
 )
 
-CASES = (GROWTH, WORKERS, LANE_COUNT)
+CASES = (GROWTH,)
+#: with workers of their own
+SCALE = (LANE_COUNT, WORKERS)
