@@ -69,7 +69,7 @@ WAIT = Case(
     more=(("ideal_share", "of the ideal"),),
     goals=(Goal("≥ 0.8 of 40 rows / 20 ms", OURS, "ideal_share", least=0.8),),
     notes=(
-        "40 at once in two processes: NOETL_LANE_WIDTH is 32, so that two lanes have 20 each; dramatiq has 20 threads in each.",
+        "40 at once in two processes: NOETL_LANE_WIDTH is 32, for two lanes of 20; dramatiq has 20 threads in each.",
     ),
 )
 
