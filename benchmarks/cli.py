@@ -29,7 +29,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 @app.command()
 def benchmarks(
     cases: Annotated[list[str] | None, typer.Argument(metavar="[CASE]...", help="Cases to run (default: all).")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Few rows, once: under three minutes, and rough.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few rows, once: a rough look.")] = False,
     repeat: Annotated[
         int | None, typer.Option(min=1, help=f"Runs of each contestant (default: {REPEAT}, quick: {QUICK_REPEAT}).")
     ] = None,
