@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery import group
+from celery import Task, group
 
 from benchmarks.baselines import queue_table
 from benchmarks.baselines.celery_app import Database, app
@@ -29,11 +29,7 @@ def send(rows: int) -> None:
     group([body.s(number) for number in range(1, rows + 1)], app=app).apply_async()
 
 
-def gather(rows: int) -> list[Any]:
-    result: list[Any] = group([body_with_result.s(number) for number in range(1, rows + 1)], app=app)().get()
-    return result
-
-
-def gather_small(rows: int) -> list[Any]:
-    result: list[Any] = group([small.s(number) for number in range(1, rows + 1)], app=app)().get()
+def gather(task: Task, rows: int) -> list[Any]:
+    """``task``: ``body_with_result`` or ``small``."""
+    result: list[Any] = group([task.s(number) for number in range(1, rows + 1)], app=app)().get()
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import redis
@@ -17,23 +18,18 @@ def fill(bench: Bench, rows: int) -> None:
 def playbook(path: str = "bench/cursor", **workload: Any) -> Run:
     """A cursor loop of ours over the table."""
 
-    def run(bench: Bench, rows: int) -> Values:
-        values, _ = bench.execute(path, workload)
-        bench.work_done(0.0)
-        return {**values, "rows": float(rows)}
-
-    return run
+    return lambda bench, rows: _executed(bench, rows, path, workload)
 
 
 def collection(path: str) -> Run:
     """A loop of ours over the numbers of the rows."""
+    return lambda bench, rows: _executed(bench, rows, path, {"rows": rows})
 
-    def run(bench: Bench, rows: int) -> Values:
-        values, _ = bench.execute(path, {"rows": rows})
-        bench.work_done(0.0)
-        return {**values, "rows": float(rows)}
 
-    return run
+def _executed(bench: Bench, rows: int, path: str, workload: Mapping[str, Any]) -> Values:
+    values, _ = bench.execute(path, workload)
+    bench.work_done(0.0)
+    return {**values, "rows": float(rows)}
 
 
 def celery(task: str) -> Run:

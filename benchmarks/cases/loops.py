@@ -24,7 +24,7 @@ def gathered(bench: Bench, rows: int) -> Values:
     from benchmarks.baselines import celery_group
 
     began = bench.now()
-    celery_group.gather(rows)
+    celery_group.gather(celery_group.body_with_result, rows)
     return bench.work_done(began, bench.now())
 
 

@@ -320,11 +320,13 @@ class Supervisor:
     def __exit__(self, *_: object) -> None:
         self.signals.defer()
         stop_all(self._own, self.grace_seconds, lambda: len(self.signals.received) > 1)
-        end_orphans(self._older | {child.process.pid for child in self._known() if child.process and child.running})
+        end_orphans(self._spared())
         adopt_orphans(self._adopted_before)
 
-    def _known(self) -> list[Child]:
-        return [*(minded.child for minded in self._minded), *self._own]
+    def _spared(self) -> set[int]:
+        """Processes that are no orphans: those that were there before, and our children."""
+        known = [*(minded.child for minded in self._minded), *self._own]
+        return self._older | {child.process.pid for child in known if child.process}
 
     def start(self, program: Program) -> Child:
         """Starts a program and keeps it running until the end."""
@@ -351,7 +353,7 @@ class Supervisor:
             elif time.monotonic() >= minded.due_at:
                 minded.due_at = None
                 minded.child.start()
-        collect_orphans(self._older | {child.process.pid for child in self._known() if child.process})
+        collect_orphans(self._spared())
         return True
 
     def _plan_restart(self, minded: _Minded) -> None:

@@ -39,10 +39,10 @@ SECONDS = float(os.environ.get("NOETL_CHAOS_SECONDS", "120"))
 SEED = int(os.environ.get("NOETL_CHAOS_SEED", "1"))
 #: parameters of a test whose faults go on for a while: the short form is part of `make test`
 LENGTHS = [pytest.param(12.0, id="short", marks=pytest.mark.short), pytest.param(SECONDS, id="long")]
-#: what Celery logs when a process of its pool was killed: its task, and the chord that it belonged to; and a process of
-#: a pool that had just begun to start when its node was killed
+#: what a process of a pool says that had just begun to start when its node was killed
+NODE_KILLED = (r"^BrokenPipeError: \[Errno 32\] Broken pipe$",)
+#: what Celery logs when a process of its pool was killed: its task, and the chord that it belonged to
 ALWAYS_ALLOWED = (
-    r"^BrokenPipeError: \[Errno 32\] Broken pipe$",
     r"WorkerLostError.*Worker exited prematurely: signal 9 \(SIGKILL\)",
     r"^billiard\.einfo\.ExceptionWithTraceback:$",
 )

@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from harness import Trial, arena
+from harness import Trial
 from nodes import Cluster, Node, wait_for
 
 from noetl_celery.faults import POINTS
@@ -27,10 +26,7 @@ QUIET = {"NOETL_SWEEP_SECONDS": "3600"}
 POINTS_HERE = sorted(point for point in POINTS if point.startswith(("lane.", "orchestrate.")))
 
 
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with arena(tmp_path_factory.mktemp("lanes"), NOETL_SHORT_WAIT_SECONDS="5") as made:
-        yield made
+SETTINGS = {"NOETL_SHORT_WAIT_SECONDS": "5"}
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from dataclasses import replace
 import psutil
 import psycopg
 import pytest
-from harness import SECONDS, Trial, arena
+from harness import SECONDS, Trial
 from nodes import Cluster, Worker, wait_for
 from proxy import Proxy, proxied
 
@@ -29,11 +29,8 @@ READ_ONLY = 60.0
 TOO_LONG = ("PostgreSQL is not reachable", "PostgreSQL does not go on")
 
 
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Services whose workers give up a silent server soon."""
-    with arena(tmp_path_factory.mktemp("away"), NOETL_STATEMENT_SECONDS="2", NOETL_LEASE_SECONDS="30") as made:
-        yield made
+#: a silent server is given up soon
+SETTINGS = {"NOETL_STATEMENT_SECONDS": "2", "NOETL_LEASE_SECONDS": "30"}
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from statistics import median
 import psutil
 import pytest
 import redis
-from harness import INNOCENT, Trial, arena
+from harness import INNOCENT, NODE_KILLED, Trial, arena
 from nodes import Worker
 
 pytestmark = [pytest.mark.chaos, pytest.mark.soak]
@@ -34,6 +34,7 @@ MOST_GROWTH = 1.25
 NOISE = {"memory, MB": 40, "connections": 5, "hot tables, MB": 2, "dead rows": 2000, "lag, s": 5}
 #: errors that connections cut by us explain
 CUT = (
+    *NODE_KILLED,
     r"(?i)terminating connection|connection .*(lost|closed|reset)|AdminShutdown|OperationalError|ServiceError",
     r"redis\.exceptions|kombu\.exceptions|NOSCRIPT|ChordError|was ended by|ended with exit code (1|75);",
 )

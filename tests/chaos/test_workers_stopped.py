@@ -12,21 +12,15 @@ from collections.abc import Callable, Iterator
 import psutil
 import psycopg
 import pytest
-from harness import LENGTHS, Trial, arena
+from harness import LENGTHS, Trial
 from nodes import Cluster, Node, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
-PATIENT = {"NOETL_LEASE_SECONDS": "300", "NOETL_DEAD_AFTER_SECONDS": "60"}
+SETTINGS = {"NOETL_LEASE_SECONDS": "300", "NOETL_DEAD_AFTER_SECONDS": "60"}
 #: much sooner than anything is found dead
 SOON = 30
 GATE = 4711
-
-
-@pytest.fixture(scope="module")
-def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with arena(tmp_path_factory.mktemp("stopped"), **PATIENT) as made:
-        yield made
 
 
 def two_of(system: Cluster, kind: str, grace: float) -> list[Node]:
