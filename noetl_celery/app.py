@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-from celery import Celery, platforms, signals
+from celery import Celery, Task, platforms, signals
 from celery.exceptions import WorkerShutdown
 from celery.worker import state
 from kombu.entity import Exchange, Queue
@@ -20,7 +20,7 @@ from noetl_celery.errors import NoetlError, Unreachable
 from noetl_celery.hiding import hidden
 from noetl_celery.runtime import process as processes
 from noetl_celery.runtime.claim import run_claim
-from noetl_celery.runtime.lane import run_lane
+from noetl_celery.runtime.onward import run_on
 from noetl_celery.runtime.orchestrate import orchestrate as run_orchestrate
 from noetl_celery.runtime.publish import BODY, CLAIM, ORCHESTRATE, SWEEP, Publisher
 from noetl_celery.runtime.sweep import Sweeper
@@ -29,6 +29,7 @@ from noetl_celery.runtime.watchdog import watch
 from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings, load
 from noetl_celery.store.db import patiently
 from noetl_celery.store.migrate import check
+from noetl_celery.store.outbox import Dispatch
 
 log = logging.getLogger(__name__)
 
@@ -109,11 +110,12 @@ def claim(execution: int, stage: int, claim: int) -> None:
     run_claim(processes.current(), publisher, claim)
 
 
-@app.task(name=BODY, ignore_result=False)
-def body(execution: int, stage: int, frame: int, lane: int) -> None:
-    """Works through rows of a frame. Never raises: a failed chord member would silence the callback."""
+@app.task(name=BODY, ignore_result=False, bind=True)
+def body(self: Task[Any, Any], execution: int, stage: int, frame: int, lane: int) -> None:
+    """Works through rows of a frame, and goes on. Never raises: a failed chord member would silence the callback."""
+    queue = (self.request.delivery_info or {}).get("routing_key", "")
     try:
-        run_lane(processes.current(), publisher, frame, stage, lane)
+        run_on(processes.current(), publisher, Dispatch("lanes", execution, stage, frame, (lane,), queue))
     except NoetlError as error:
         log.error("lane %s of frame %s: %s", lane, frame, error)
     except Exception:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,11 +20,12 @@ from noetl_celery.settings import CONTROL_QUEUE, Settings, load
 from noetl_celery.submission import Playbook, checked_workload, read_playbook
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
+    import psycopg
 
     from noetl_celery.playbook.plan import Plan
     from noetl_celery.runtime.publish import Publisher
-    from noetl_celery.store.db import Database
+    from noetl_celery.store.db import Connection, Database
+    from noetl_celery.store.news import News
     from noetl_celery.store.prune import Pruned
 
 T = TypeVar("T")
@@ -68,6 +70,7 @@ class Noetl:
         self.settings: Settings = settings
         self._db: Database | None = None
         self._publisher: Publisher | None = None
+        self._news: News | None = None
         self._reached = False
 
     def __enter__(self) -> Self:
@@ -78,6 +81,9 @@ class Noetl:
 
     def close(self) -> None:
         """Closes the connections; the client may be used again, and closed again."""
+        if self._news is not None:
+            self._news.close()
+            self._news = None
         if self._db is not None:
             self._db.close()
         if self._publisher is not None:
@@ -150,7 +156,7 @@ class Noetl:
             raise InputError(f"there is no status {status!r}", hint=f"one of {', '.join(STATUSES)}")
         if limit < 1:
             raise InputError("limit must be at least 1")
-        return self.run(lambda connection: executions.recent(connection, limit=limit, status=wanted))
+        return self.read(lambda connection: executions.recent(connection, limit=limit, status=wanted))
 
     def prune(
         self, older_than: timedelta, *, dry_run: bool = False, told: Callable[[Pruned], object] | None = None
@@ -174,17 +180,35 @@ class Noetl:
 
         A server that was reached before may be away for a minute, one that was not is reported soon.
         """
-        import sqlalchemy as sa
+        return self._ask(lambda db, patience: db.run(work, patience_seconds=patience), patience_seconds)
 
+    def read(self, look: Callable[[Connection], T], *, patience_seconds: float | None = None) -> T:
+        """Runs ``look``, which only reads, each statement for itself; else like :meth:`run`."""
+        return self._ask(lambda db, patience: db.read(look, patience_seconds=patience), patience_seconds)
+
+    def news(self, execution_id: int) -> AbstractContextManager[Callable[[float], None]]:
+        """A function that waits for the end of an execution, or so many seconds; see :class:`store.news.News`."""
+        from noetl_celery.store.news import News
+
+        if self._news is None:
+            self._news = News(self._database())
+        return self._news.of(execution_id)
+
+    def _database(self) -> Database:
         from noetl_celery.store.db import Database
 
         if self._db is None:
             self._db = Database(self.settings, pool_size=2)
+        return self._db
+
+    def _ask(self, ask: Callable[[Database, float], T], patience_seconds: float | None) -> T:
+        import psycopg
+
         if patience_seconds is None:
             patience_seconds = AWAY_SECONDS if self._reached else PATIENCE_SECONDS
         try:
-            result = self._db.run(work, patience_seconds=patience_seconds)
-        except sa.exc.DBAPIError as error:
+            result = ask(self._database(), patience_seconds)
+        except psycopg.Error as error:
             raise self._refused(error) from error
         self._reached = True
         return result
@@ -193,29 +217,28 @@ class Noetl:
         """The plan of a registered version. Raises ``NotFound``, ``PlaybookInvalid`` if this process cannot read it."""
         from noetl_celery.store import catalog
 
-        entry = self.run(lambda connection: catalog.get(connection, catalog_id))
+        entry = self.read(lambda connection: catalog.get(connection, catalog_id))
         if entry is None:
             raise NotFound(f"the catalog has no entry {catalog_id}")
         return read_playbook(entry["file"] or entry["path"], text=entry["content"]).compiled.plan
 
-    def _refused(self, error: Any) -> ServiceError:
+    def _refused(self, error: psycopg.Error) -> ServiceError:
         """What to say about a statement that PostgreSQL refused; never its parameters."""
         from noetl_celery.store.db import first_line
 
-        state = getattr(error.orig, "sqlstate", None) or ""
-        if state in ("42P01", "42703", "3F000"):
+        if error.sqlstate in ("42P01", "42703", "3F000"):
             from noetl_celery.store import migrate
 
             try:
                 migrate.check(self.settings)
             except ServiceError as reason:
                 return reason
-        return ServiceError(f"PostgreSQL refused a statement: {first_line(error.orig or error)}")
+        return ServiceError(f"PostgreSQL refused a statement: {first_line(error)}")
 
     def _entry(self, path: str) -> Mapping[str, Any]:
         from noetl_celery.store import catalog
 
-        entry, near = self.run(lambda c: (e := catalog.latest(c, path), [] if e else catalog.like(c, path)))
+        entry, near = self.read(lambda c: (e := catalog.latest(c, path), [] if e else catalog.like(c, path)))
         if entry is not None:
             return entry
         hint = f"did you mean {' or '.join(near)}?" if near else "register it with: noetl-celery register FILE"

@@ -11,9 +11,8 @@ from noetl_celery.errors import ExecutionFailed, InputError, NotFound, ServiceEr
 from noetl_celery.report import Snapshot, StepProgress, brief_error, build_report, step_progress
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
-
     from noetl_celery.client import Noetl
+    from noetl_celery.store.db import Connection
     from noetl_celery.store.ledger import Books
     from noetl_celery.store.results import Opener
     from noetl_celery.store.verify import Verification
@@ -44,7 +43,7 @@ class Execution:
         """Its record: path, status, workload, error, times. Raises ``NotFound``, ``ServiceError``."""
         from noetl_celery.store import executions
 
-        row = self._client.run(lambda connection: executions.get(connection, self.id))
+        row = self._client.read(lambda connection: executions.get(connection, self.id))
         if row is None:
             raise NotFound(f"there is no execution {self.id}", hint="`noetl-celery list` shows the latest ones")
         return dict(row)
@@ -57,7 +56,7 @@ class Execution:
         """The open steps and how far each is."""
         from noetl_celery.store import executions
 
-        return tuple(step_progress(row) for row in self._client.run(lambda c: executions.progress(c, self.id)))
+        return tuple(step_progress(row) for row in self._client.read(lambda c: executions.progress(c, self.id)))
 
     def wait(self, timeout: float | None = None) -> str:
         """Waits for the end; its final status. PostgreSQL may be away for up to a minute in the meantime.
@@ -65,16 +64,18 @@ class Execution:
         Raises :class:`~noetl_celery.errors.WaitTimeout` after ``timeout`` seconds (the execution goes on).
         """
         status = ""
-        for snapshot, pause in self.looks(timeout, steps=False):
-            status = snapshot.status
-            time.sleep(pause)
+        with self._client.news(self.id) as wait:
+            for snapshot, pause in self.looks(timeout, steps=False):
+                status = snapshot.status
+                wait(pause)
         return status
 
     def watch(self, timeout: float | None = None) -> Iterator[Snapshot]:
         """Like :meth:`wait`, with a snapshot for every look; the last one is final."""
-        for snapshot, pause in self.looks(timeout):
-            yield snapshot
-            time.sleep(pause)
+        with self._client.news(self.id) as wait:
+            for snapshot, pause in self.looks(timeout):
+                yield snapshot
+                wait(pause)
 
     def looks(self, timeout: float | None = None, *, steps: bool = True) -> Iterator[tuple[Snapshot, float]]:
         """The looks of :meth:`watch`, each with the seconds to pause after it: for those who pause in their own way."""
@@ -107,7 +108,7 @@ class Execution:
             open_steps = executions.progress(connection, self.id) if steps else []
             return Snapshot(row["status"] if row else "CANCELLED", tuple(step_progress(line) for line in open_steps))
 
-        return self._client.run(read, patience_seconds=0)
+        return self._client.read(read, patience_seconds=0)
 
     def result(self, timeout: float | None = None) -> Any:
         """Waits for the end and returns the result of the last step that had a task.
@@ -121,7 +122,7 @@ class Execution:
         """What :meth:`result` returns or raises, of an execution that has ended; ``WaitTimeout`` if it has not."""
         from noetl_celery.store import executions
 
-        row, kept = self._client.run(lambda c: (executions.get(c, self.id), executions.result(c, self.id)))
+        row, kept = self._client.read(lambda c: (executions.get(c, self.id), executions.result(c, self.id)))
         if row is None:
             raise NotFound(f"there is no execution {self.id}")
         if row["status"] not in FINAL:
@@ -150,7 +151,7 @@ class Execution:
         from noetl_celery.store.loaders import Limits
         from noetl_celery.store.results import Opener
 
-        return Opener(self._client.run, Limits.of(self._client.settings))
+        return Opener(self._client.read, Limits.of(self._client.settings))
 
     def _kept(self, step: str, path: str) -> Any:
         from noetl_celery.store import stages
@@ -161,7 +162,7 @@ class Execution:
         except ValueError as error:
             raise InputError(str(error)) from None
         opener = self._opener()
-        found = self._client.run(lambda c: stages.Results(c, self.id, [step], opener).load([step]))
+        found = self._client.read(lambda c: stages.Results(c, self.id, [step], opener).load([step]))
         if step not in found:
             steps = ", ".join(line["step_name"] for line in self.steps()) or "none yet"
             raise NotFound(f"step '{step}' of execution {self.id} has no result", hint=f"its steps: {steps}")
@@ -183,7 +184,7 @@ class Execution:
         """Everything at a glance, as ``noetl-celery run --json`` prints it: status, error, every step's last visit."""
         from noetl_celery.store import executions, ledger
 
-        row, steps, seconds, books = self._client.run(
+        row, steps, seconds, books = self._client.read(
             lambda c: (
                 executions.get(c, self.id),
                 executions.steps(c, self.id),
@@ -199,19 +200,19 @@ class Execution:
         """Seconds from its submission to its end, or to now."""
         from noetl_celery.store import executions
 
-        return self._client.run(lambda connection: executions.duration(connection, self.id))
+        return self._client.read(lambda connection: executions.duration(connection, self.id))
 
     def steps(self) -> list[dict[str, Any]]:
         """The last visit of every step: name, status, error, rows, times; without results."""
         from noetl_celery.store import executions
 
-        return self._client.run(lambda connection: executions.step_summaries(connection, self.id))
+        return self._client.read(lambda connection: executions.step_summaries(connection, self.id))
 
     def books(self) -> list[Books]:
         """The books of every visit of a step that has work: where its rows are, and what does not add up."""
         from noetl_celery.store import ledger
 
-        return self._client.run(lambda connection: ledger.of_execution(connection, self.id))
+        return self._client.read(lambda connection: ledger.of_execution(connection, self.id))
 
     def events(self, after: int = 0, *, follow: bool = False) -> Iterator[dict[str, Any]]:
         """What happened, oldest first, from behind the event id ``after``; with ``follow`` until the execution ends."""
@@ -231,7 +232,7 @@ class Execution:
             # Asked before reading: an execution that has ended writes no further event.
             final = not follow or self.status() in FINAL
             position, fresh = start, False
-            while page := self._client.run(
+            while page := self._client.read(
                 lambda c, at=position: events.read(c, self.id, after=at, limit=EVENT_PAGE)  # type: ignore[misc]
             ):
                 for event in page:
@@ -285,7 +286,7 @@ class Execution:
         from noetl_celery.store import signals
 
         end, pause = time.monotonic() + timeout, FIRST_POLL_SECONDS
-        while self._client.run(lambda c: signals.pending(c, self.id)):
+        while self._client.read(lambda c: signals.pending(c, self.id)):
             if time.monotonic() > end:
                 raise WaitTimeout(f"no worker has looked at execution {self.id} in {timeout:g} s", hint="is one there?")
             time.sleep(pause)
@@ -302,7 +303,7 @@ class Execution:
         row = self.row()
         plan = self._client.plan(row["catalog_id"])
         limits = Limits.of(self._client.settings)
-        return self._client.run(lambda c: verify.verify(c, self.id, plan, limits))
+        return self._client.read(lambda c: verify.verify(c, self.id, plan, limits))
 
     def _signal(self, type_: str, data: Mapping[str, Any], *, unless: frozenset[str]) -> bool:
         from noetl_celery.store import executions, signals

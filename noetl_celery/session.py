@@ -27,6 +27,11 @@ class Session(psycopg.Connection[Any]):
 
     silence_seconds: float | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        #: on the monotonic clock
+        self.opened_at = time.monotonic()
+
     @contextmanager
     def patient(self, seconds: float | None) -> Iterator[None]:
         """Meanwhile the server may take ``seconds`` for a statement, and a bit longer (None: as long as it likes)."""

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,15 +158,21 @@ class Cluster:
         wait_for(up, f"{node.name} is ready", 120)
 
     def consume(self, node: Node, wanted: bool, *, queues: str = QUEUES) -> None:
-        """Tells a node to take messages, or to take none."""
+        """Tells a node to take messages, or to take none; again, as one that is only just ready may not hear it yet."""
         verb = "add_consumer" if wanted else "cancel_consumer"
         redis = self.env["NOETL_BROKER_URL"]
         with Celery(broker=redis, backend=redis, set_as_current=False) as app:
             for queue in queues.split(","):
-                replies = app.control.broadcast(
-                    verb, arguments={"queue": queue}, destination=[f"{node.name}@test"], reply=True, limit=1, timeout=20
+                tell = partial(
+                    app.control.broadcast,
+                    verb,
+                    arguments={"queue": queue},
+                    destination=[f"{node.name}@test"],
+                    reply=True,
+                    limit=1,
+                    timeout=2,
                 )
-                assert replies, f"{node.name} does not answer"
+                wait_for(tell, f"{node.name} answers", 30)
 
     def q(self, statement: str, *values: Any) -> list[dict[str, Any]]:
         url, ours = self.env["NOETL_DATABASE_URL"], "-c statement_timeout=0 -c default_transaction_read_only=off"

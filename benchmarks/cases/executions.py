@@ -84,7 +84,7 @@ HELLO = Case(
     unit="ms (p50)",
     more=(("p99_ms", "p99"), ("seen_p50_ms", "seen by wait")),
     goals=(Goal("p50 ≤ 8 × round trip of a celery task", OURS, "p50_ms", TASK, most=8),),
-    notes=("Done is when the execution ended; `wait` asks PostgreSQL again after 50 ms, and then less often.",),
+    notes=("Done is when the execution ended; `wait` is told by PostgreSQL then.",),
 )
 
 AT_ONCE = Case(

@@ -49,7 +49,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="One JSON array."
     from noetl_celery.store import credentials
 
     with _client() as client:
-        found = client.run(credentials.names)
+        found = client.read(credentials.names)
     if as_json:
         out_json(found)
         return

@@ -14,6 +14,8 @@ from noetl_celery.playbook.plan import LoopPlan
 from noetl_celery.template import Value
 
 PARALLEL_DEFAULT = 16
+#: what ``auto`` stands for: more rows, and frames of a cursor, than need to be at work at the pace that is found
+AUTO_ROWS, AUTO_FRAMES = 64, 4
 #: rows of a frame that is cut from a collection which was never loaded
 FRAME_ROWS = 10_000
 
@@ -22,9 +24,13 @@ def loop_settings(loop: LoopPlan, names: Mapping[str, Any]) -> LoopSettings:
     """Renders the numbers of a loop. Raises ``TemplateError`` naming the setting that is no number in its range."""
     frame = loop.frame
     default = PARALLEL_DEFAULT if loop.mode == "parallel" else 1
-    in_flight = 1 if loop.mode == "sequential" else _whole(loop.max_in_flight, names, "max_in_flight", default)
+    auto = AUTO_FRAMES if loop.cursor is not None and frame.given else AUTO_ROWS
+    in_flight, paced = 1, False
+    if loop.mode != "sequential":
+        in_flight, paced = _whole_or_auto(loop.max_in_flight, names, "max_in_flight", default, auto)
     numbers: dict[str, Any] = {
         "max_in_flight": in_flight,
+        "paced": paced,
         "lease_seconds": seconds(frame.lease_seconds, names, "loop.spec frame.lease_seconds"),
         "heartbeat_seconds": seconds(frame.heartbeat_seconds, names, "loop.spec frame.heartbeat_seconds"),
         "max_seconds": seconds(frame.max_seconds, names, "loop.spec frame.max_seconds"),
@@ -35,9 +41,11 @@ def loop_settings(loop: LoopPlan, names: Mapping[str, Any]) -> LoopSettings:
     if not frame.given:
         # The oldest form: one row a claim. Half of the free budget a ticket, so that two of them alternate.
         return LoopSettings(batch=math.ceil(in_flight / 2), **numbers)
+    concurrency, rows_paced = _whole_or_auto(frame.row_concurrency, names, "frame.row_concurrency", 1, AUTO_ROWS)
+    numbers["paced"] = paced or rows_paced
     return LoopSettings(
         max_rows=_whole(frame.max_rows, names, "frame.max_rows", 1),
-        row_concurrency=_whole(frame.row_concurrency, names, "frame.row_concurrency", 1),
+        row_concurrency=concurrency,
         max_bytes=None if frame.max_bytes is None else _whole(frame.max_bytes, names, "frame.max_bytes", 1),
         **numbers,
     )
@@ -118,14 +126,25 @@ def _issue(stage: StageState, new_id: Callable[[], int], *, sole: bool) -> Claim
     return ClaimSpec(new_id(), stage.stage_id, stage.claimed - 1, budget, sole, more, reclaim)
 
 
-def _whole(value: Value | None, names: Mapping[str, Any], name: str, default: int) -> int:
+def _whole_or_auto(
+    value: Value | None, names: Mapping[str, Any], name: str, default: int, auto: int
+) -> tuple[int, bool]:
+    """The number, and whether ``auto`` stands for it."""
     raw = default if value is None else value.render(names)
+    return (auto, True) if raw == "auto" else (_at_least_one(raw, name, ", or auto"), False)
+
+
+def _whole(value: Value | None, names: Mapping[str, Any], name: str, default: int) -> int:
+    return _at_least_one(default if value is None else value.render(names), name)
+
+
+def _at_least_one(raw: Any, name: str, other: str = "") -> int:
     try:
         number = int(str(raw))
     except ValueError:
         number = 0
     if number < 1:
-        raise TemplateError(f"loop.spec {name} must be a whole number of at least 1, not {raw!r}")
+        raise TemplateError(f"loop.spec {name} must be a whole number of at least 1{other}, not {raw!r}")
     return number
 
 

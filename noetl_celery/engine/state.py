@@ -72,6 +72,8 @@ class LoopSettings:
     batch: int = 1
     #: how often the playbook's stale re-claim runs while the stage is open; None: only when it opens
     reclaim_after: float | None = None
+    #: ``auto`` where the playbook could give a number: requests keep to the pace that their targets bear
+    paced: bool = False
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> LoopSettings:

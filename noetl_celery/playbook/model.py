@@ -43,6 +43,10 @@ def _at_least_one(value: Any) -> Any:
     return value
 
 
+def _at_least_one_or_auto(value: Any) -> Any:
+    return value if value == "auto" else _at_least_one(_number(value))
+
+
 def _not_negative(value: Any) -> Any:
     if isinstance(value, int | float) and value < 0:
         raise ValueError(f"must not be negative, not {value}")
@@ -99,10 +103,10 @@ def _kind(value: Any) -> str:
     )
 
 
-def _number_or_template(**limits: float) -> WithJsonSchema:
-    """How editors are told of a number."""
+def _number_or_template(word: str = "", **limits: float) -> WithJsonSchema:
+    """How editors are told of a number; ``word`` may stand for one."""
     number = {"type": "number", "exclusiveMaximum": _MAX_NUMBER, "exclusiveMinimum": -_MAX_NUMBER} | limits
-    text = {"type": "string", "pattern": r"\{|^\s*[-+]?[0-9]+(\.[0-9]+)?\s*$"}
+    text = {"type": "string", "pattern": r"\{|^\s*[-+]?[0-9]+(\.[0-9]+)?\s*$" + (f"|^{word}$" if word else "")}
     return WithJsonSchema({"anyOf": [number, text]})
 
 
@@ -122,6 +126,9 @@ StepName = Annotated[
 Number = Annotated[Any, BeforeValidator(_number), _number_or_template()]
 Count = Annotated[
     Any, BeforeValidator(_number), AfterValidator(_at_least_one), _number_or_template(multipleOf=1, minimum=1)
+]
+CountOrAuto = Annotated[
+    Any, BeforeValidator(_at_least_one_or_auto), _number_or_template("auto", multipleOf=1, minimum=1)
 ]
 Seconds = Annotated[Any, BeforeValidator(_number), AfterValidator(_not_negative), _number_or_template(minimum=0)]
 Duration = Annotated[Any, BeforeValidator(_number), AfterValidator(_positive), _number_or_template(exclusiveMinimum=0)]
@@ -297,7 +304,7 @@ class Frame(Model):
     """``loop.spec.frame``; every number may be a template."""
 
     max_rows: Count | None = None
-    row_concurrency: Count | None = None
+    row_concurrency: CountOrAuto | None = None
     lease_seconds: Duration | None = None
     heartbeat_seconds: Duration | None = None
     max_seconds: Duration | None = None
@@ -309,14 +316,14 @@ class Frame(Model):
 class LoopPolicy(Model):
     exec: Any = None
     mode: Any = None
-    max_in_flight: Count | None = None
+    max_in_flight: CountOrAuto | None = None
     #: results are in the order of the items anyway
     results: Any = None
 
 
 class LoopSpec(Model):
     mode: Literal["sequential", "parallel", "cursor"] | None = None
-    max_in_flight: Count | None = None
+    max_in_flight: CountOrAuto | None = None
     frame: Frame | None = None
     policy: LoopPolicy = Field(default_factory=LoopPolicy)
 

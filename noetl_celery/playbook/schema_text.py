@@ -104,7 +104,7 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
     },
     "Frame": {
         "max_rows": "rows in a frame; the claim reads it as {{ __frame_max_rows }} (1)",
-        "row_concurrency": "rows of a frame that are at work at once (1: in order)",
+        "row_concurrency": "rows of a frame at work at once (1: in order; auto: as many as their targets bear)",
         "lease_seconds": "how long rows belong to a worker that gives no sign of life (120)",
         "heartbeat_seconds": "seconds between the events frame.heartbeat (30)",
         "max_seconds": "after this no further row starts in the same lane",
@@ -120,7 +120,7 @@ TEXTS: Mapping[str, Mapping[str, str]] = {
     },
     "LoopSpec": {
         "mode": "one after the other, or several at once; cursor follows from `cursor`",
-        "max_in_flight": "items at work at once (parallel: 16), or frames open at once (cursor: 1)",
+        "max_in_flight": "items at work at once (parallel: 16), or frames open (cursor: 1); auto: as targets bear",
         "frame": "how claimed rows are worked",
         "policy": "accepted",
     },

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery.engine.pipeline import Call, Position
 from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import ErrorInfo, NoetlError, ToolError
@@ -17,6 +15,7 @@ from noetl_celery.runtime.names import StageNames
 from noetl_celery.runtime.process import Process
 from noetl_celery.store import catalog, children, executions, stages
 from noetl_celery.store.children import NewChild
+from noetl_celery.store.db import Connection
 from noetl_celery.store.loaders import Limits
 from noetl_celery.store.results import Opener
 from noetl_celery.template import jsonable
@@ -29,7 +28,7 @@ def new_child(process: Process, stage: StageNames, call: Call, position: Positio
         message = f"playbooks call each other {limit} deep; does one of them call itself? (NOETL_CHILD_DEPTH)"
         raise ToolError(ErrorInfo("child_depth", message))
     try:
-        catalog_id, plan = process.db.run(lambda connection: _registered(process, connection, call))
+        catalog_id, plan = process.db.read(lambda connection: _registered(process, connection, call))
     except ToolError:
         raise
     except NoetlError as error:
@@ -58,7 +57,7 @@ def child_outcome(process: Process, call: Call, announce: Callable[[int], object
 
     A child that has run out of time is told to end, and ``announce`` has that looked at now.
     """
-    opener = Opener(process.db.run, Limits.of(process.settings))
+    opener = Opener(process.db.read, Limits.of(process.settings))
 
     def look(connection: Connection) -> Outcome | None:
         assert call.child is not None

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery import faults
 from noetl_celery.cursors.base import Claimed, ClaimRequest, Verdict
 from noetl_celery.engine.decision import Event
@@ -32,6 +30,7 @@ from noetl_celery.runtime.tickets import (
 )
 from noetl_celery.settings import CONTROL_QUEUE
 from noetl_celery.store import claims, events, outbox, runs, stages
+from noetl_celery.store.db import Connection
 from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.outbox import Dispatch
 
@@ -125,7 +124,7 @@ def run_claim(process: Process, publisher: Publisher, claim_id: int) -> None:
     faults.reached("claim.committed")
     publisher.dispatch(answer.dispatches)
     if answer.orchestrate:
-        execution_id = process.db.run(lambda connection: claims.execution_of(connection, claim_id))
+        execution_id = process.db.read(lambda connection: claims.execution_of(connection, claim_id))
         if execution_id is not None:
             publisher.orchestrate(execution_id)
 
@@ -157,10 +156,9 @@ def _begin(process: Process, connection: Connection, claim_id: int, run_id: int)
 
 def _here(attempt: _Attempt, connection: Connection) -> _Answer:
     """Claim, frame and answer in this transaction."""
-    session: Any = connection.connection.driver_connection
     # The claim has limits of its own.
-    with session.patient(attempt.request.timeout_seconds):
-        claimed = attempt.source.driver.claim(replace(attempt.request, session=session), lambda rows, source: None)
+    with connection.patient(attempt.request.timeout_seconds):
+        claimed = attempt.source.driver.claim(replace(attempt.request, session=connection), lambda rows, source: None)
     faults.reached("claim.claimed")
     rows, _ = attempt.fresh(connection, claimed.rows)
     made = attempt.make_frames(connection, rows, None)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery.errors import NoetlError, ServiceError
 from noetl_celery.runtime.process import Process
 from noetl_celery.settings import BODY_QUEUE
 from noetl_celery.store import outbox, stages
+from noetl_celery.store.db import Connection
 from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.outbox import Dispatch
 

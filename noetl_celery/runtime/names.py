@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery import hiding
 from noetl_celery.engine.assign import merge_paths
 from noetl_celery.engine.pipeline import Position
@@ -17,6 +15,7 @@ from noetl_celery.playbook.plan import Plan, StepPlan
 from noetl_celery.runtime.keychain import Keychain
 from noetl_celery.runtime.process import Process
 from noetl_celery.store import signals, stages
+from noetl_celery.store.db import Connection
 from noetl_celery.store.loaders import Limits
 from noetl_celery.store.results import Opener
 from noetl_celery.template import scope
@@ -109,7 +108,7 @@ def load_stage(process: Process, connection: Connection, stage_id: int) -> Stage
     if "result" in step.row_names and row["previous"]:
         wanted |= {row["previous"]}
     execution_id = row["execution_id"]
-    opener = Opener(process.db.run, Limits.of(process.settings))
+    opener = Opener(process.db.read, Limits.of(process.settings))
     return StageNames(
         plan=plan,
         step=step,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery import faults, hiding
 from noetl_celery.engine.decision import Event
 from noetl_celery.engine.replay import TURN, Turn
@@ -15,8 +13,9 @@ from noetl_celery.errors import NoetlError
 from noetl_celery.ids import new_id
 from noetl_celery.runtime.lanes import lane_again
 from noetl_celery.runtime.process import Process
-from noetl_celery.runtime.publish import Publisher
-from noetl_celery.store import children, decisions, executions, signals
+from noetl_celery.runtime.publish import Messages
+from noetl_celery.store import children, decisions, executions, news, signals
+from noetl_celery.store.db import Connection
 from noetl_celery.store.loaders import Limits
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.store.stages import TableFacts
@@ -24,20 +23,20 @@ from noetl_celery.store.stages import TableFacts
 log = logging.getLogger(__name__)
 
 
-def orchestrate(process: Process, publisher: Publisher, execution_id: int) -> int:
+def orchestrate(process: Process, publisher: Messages, execution_id: int) -> int:
     """Decides on everything that waits for this execution; returns how many decisions were made.
 
     Whoever finds the execution locked leaves at once: its signal is committed, and the holder asks again after its
     own commit. After a bounded number of passes the rest is left to a fresh message. Safe to run any number of times.
     """
     for done in range(process.settings.orchestrate_passes):
-        if not process.db.run(lambda connection: signals.pending(connection, execution_id)):
-            return done
         dispatches = process.db.run(lambda connection: _turn(process, connection, execution_id))
         if dispatches is None:
             return done
         faults.reached("orchestrate.committed")
         publisher.dispatch(dispatches)
+        if not process.db.read(lambda connection: signals.pending(connection, execution_id)):
+            return done + 1
     publisher.orchestrate(execution_id)
     return process.settings.orchestrate_passes
 
@@ -68,6 +67,7 @@ def _turn(process: Process, connection: Connection, execution_id: int) -> list[D
     signals.consume(connection, inbox.ids)
     if state.status in FINAL:
         signals.drop_timers(connection, execution_id)
+        news.tell_end(connection, execution_id)
         waiting = children.ended(connection, execution_id)
         if waiting is not None:
             dispatches.append(lane_again(process, connection, waiting))

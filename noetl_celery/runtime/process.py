@@ -11,8 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery import hiding
 from noetl_celery.cursors.registry import CursorRegistry
 from noetl_celery.errors import ErrorInfo, NoetlError, ToolError
@@ -20,11 +18,12 @@ from noetl_celery.ids import new_id
 from noetl_celery.playbook import compile_playbook
 from noetl_celery.playbook.plan import Plan
 from noetl_celery.runtime.beginnings import Beginnings
+from noetl_celery.runtime.pace import Pace
 from noetl_celery.runtime.pulse import Pulse
 from noetl_celery.settings import Settings, load
 from noetl_celery.store import catalog
 from noetl_celery.store.credentials import Vault
-from noetl_celery.store.db import Database
+from noetl_celery.store.db import Connection, Database
 from noetl_celery.tools import pg
 from noetl_celery.tools.limits import Limits, set_limits
 from noetl_celery.tools.registry import ToolRegistry
@@ -123,6 +122,7 @@ class Process:
         )
         self.worker_id = new_id()
         self.beginnings = Beginnings(self.db)
+        self.pace = Pace(settings.broker_url)
         self.pulse = Pulse(self.db, self.worker_id, settings.heartbeat_seconds)
         self._credentials: dict[str, tuple[float, dict[str, Any]]] = {}
 
@@ -137,7 +137,7 @@ class Process:
             return known[1]
         try:
             vault = Vault(self.settings)
-            fields = self.db.run(lambda connection: vault.fetch(connection, name))
+            fields = self.db.read(lambda connection: vault.fetch(connection, name))
         except NoetlError as error:
             raise ToolError(ErrorInfo("credential", str(error))) from error
         hiding.learn_credential(fields, lasting=True)
@@ -147,6 +147,7 @@ class Process:
     def close(self) -> None:
         self.pulse.stop()
         self.beginnings.close()
+        self.pace.close()
         self.tools.close()
         self.db.close()
 

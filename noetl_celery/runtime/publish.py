@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from celery import Celery, chord
 from kombu.exceptions import OperationalError
@@ -23,6 +23,14 @@ SWEEP = "noetl.sweep"
 
 #: the key that says, as long as it is there: nothing was lost (:meth:`Publisher.kept`)
 MARK = "noetl.mark"
+
+
+class Messages(Protocol):
+    """Where what a task leaves to do goes. False: it could not be sent, the sweep will."""
+
+    def dispatch(self, dispatches: Iterable[Dispatch]) -> bool: ...
+
+    def orchestrate(self, execution_id: int) -> bool: ...
 
 
 class Publisher:
@@ -73,7 +81,8 @@ class Publisher:
         )
 
     def dispatch(self, dispatches: Iterable[Dispatch]) -> bool:
-        """Publishes claims, and the lanes of each frame as one chord whose callback orchestrates: the re-claim.
+        """Publishes claims, and the lanes of frames: several as one chord whose callback orchestrates, the re-claim;
+        one alone goes on by itself (``runtime/onward.py``).
 
         Stops at the first that cannot be sent, and returns False: the others would only wait for Redis as well.
         """
@@ -94,6 +103,10 @@ class Publisher:
 
     def _lanes(self, dispatch: Dispatch) -> None:
         ids = {"execution": dispatch.execution_id, "stage": dispatch.stage_id, "frame": dispatch.target}
+        if len(dispatch.lanes) == 1:  # it looks at the execution itself when its frame has ended
+            lane = {**ids, "lane": dispatch.lanes[0]}
+            self._app.send_task(BODY, kwargs=lane, queue=dispatch.queue, ignore_result=True)
+            return
         header = [
             self._app.signature(BODY, kwargs={**ids, "lane": lane}, queue=dispatch.queue, immutable=True)
             for lane in dispatch.lanes

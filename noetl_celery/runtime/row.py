@@ -20,6 +20,7 @@ from noetl_celery.outcome import Outcome
 from noetl_celery.playbook.plan import ResultPlan
 from noetl_celery.runtime.children import child_outcome, give_up_child, new_child
 from noetl_celery.runtime.names import StageNames
+from noetl_celery.runtime.pace import Slot
 from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.sources import dead_letter
 from noetl_celery.runtime.telling import Notes, retried, sequence_event
@@ -28,7 +29,7 @@ from noetl_celery.store.results import Kept, Opener, encoded, keep
 from noetl_celery.store.rows import RowOutcome, TakenRow
 from noetl_celery.template import jsonable, plain
 from noetl_celery.template.lazy import TooLarge
-from noetl_celery.tools.base import ToolCall
+from noetl_celery.tools.base import ToolCall, target_of
 from noetl_celery.tools.outcome import run_tool
 from noetl_celery.tools.pg_errors import READ_ONLY
 
@@ -38,6 +39,8 @@ log = logging.getLogger("noetl_celery.task")
 DATABASE_PATIENCE_SECONDS = 60.0
 
 
+#: what a target answers that has too much to do
+THROTTLED = (429, 503)
 #: a row that was woken although its child has not ended looks again after this
 CHILD_POLL_SECONDS = 5.0
 
@@ -113,6 +116,8 @@ class RowRunner:
                     step = pipeline.apply(came)
                 elif isinstance(step, Run):
                     outcome = self._call(step, pipeline, taken)
+                    if not isinstance(outcome, Outcome):
+                        return outcome, retries
                     if step.task.older == "sequence" and outcome.ok:
                         self._notes.tell(self._sequence(step, pipeline, outcome))
                     step = pipeline.apply(outcome)
@@ -184,7 +189,7 @@ class RowRunner:
         outcome = child_outcome(self._process, call, self._announce)
         return outcome or Parked(pipeline.position, CHILD_POLL_SECONDS, throttled=True, child=call.child)
 
-    def _call(self, step: Run, pipeline: Pipeline, taken: TakenRow) -> Outcome:
+    def _call(self, step: Run, pipeline: Pipeline, taken: TakenRow) -> Outcome | Parked | CalledBack:
         tool = self._process.tools.get(step.task.kind)
         names = {
             "execution_id": str(self._stage.execution_id),
@@ -209,11 +214,37 @@ class RowRunner:
         # Without that database the lane cannot go on either, and has as much patience.
         give_up = time.monotonic() + max(DATABASE_PATIENCE_SECONDS, self._stage.settings.lease_seconds)
         pause = 0.2
+        host = target_of(tool, step.config) if self._stage.settings.paced else None
+        target = None if host is None else f"{self._stage.execution_id}:{host}"
         while True:
+            slot = self._slot(target, pipeline)
+            if slot is not None and not isinstance(slot, Slot):
+                return slot
             outcome = run_tool(tool, call)
+            if target is not None and slot is not None:
+                self._tell_pace(target, slot, outcome)
             if not self._lost_our_database(step, outcome) or time.monotonic() > give_up or self._pause(pause):
                 return outcome
             pause = min(pause * 2, 5.0)
+
+    def _slot(self, target: str | None, pipeline: Pipeline) -> Slot | Parked | CalledBack | None:
+        """Waits until the target may be asked; a row that would wait for long is parked meanwhile."""
+        if target is None:
+            return None
+        slot = self._process.pace.slot(target)
+        while slot.seconds > 0:
+            waits = self._wait(Wait(slot.seconds, throttled=True), pipeline)
+            if waits is not None:
+                return waits
+            slot = self._process.pace.slot(target, slot)
+        return slot
+
+    def _tell_pace(self, target: str, slot: Slot, outcome: Outcome) -> None:
+        error = outcome.error
+        if error is not None and (error.status in THROTTLED or error.kind == "timeout"):
+            self._process.pace.bad(target, slot, error.retry_after)
+        elif error is None or error.status is not None:
+            self._process.pace.good(target)
 
     def _lost_our_database(self, step: Run, outcome: Outcome) -> bool:
         """A lost connection to the database that holds the truth is no news about this row, nor is that this takes no

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery.cursors.base import Verdict
 from noetl_celery.engine.decision import Event
 from noetl_celery.errors import LeaseLost, NoetlError, ServiceError, TemplateError, ToolError
@@ -19,6 +17,7 @@ from noetl_celery.runtime.sources import cursor_of, source_of
 from noetl_celery.runtime.tickets import Ticket, claim_names, confirmed, fill
 from noetl_celery.settings import CONTROL_QUEUE
 from noetl_celery.store import claims, events, outbox, stages
+from noetl_celery.store.db import Connection
 from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.outbox import Dispatch
 
@@ -59,7 +58,7 @@ def settle_claims(process: Process, publisher: Publisher) -> None:
 
 def recorded(process: Process, ticket: Ticket) -> Mapping[str, Any] | None:
     """Where the rows of a TAKEN ticket were claimed, as its run noted it; None if it came to none."""
-    tentative = process.db.run(lambda connection: claims.tentative(connection, ticket["claim_id"]))
+    tentative = process.db.read(lambda connection: claims.tentative(connection, ticket["claim_id"]))
     return tentative[0]["source"] if tentative else None
 
 
@@ -70,7 +69,7 @@ def verdict_on(process: Process, ticket: Ticket, source: Mapping[str, Any] | Non
     """
     if source is None:
         return "aborted"
-    stage = process.db.run(lambda connection: load_stage(process, connection, ticket["stage_id"]))
+    stage = process.db.read(lambda connection: load_stage(process, connection, ticket["stage_id"]))
     assert stage is not None, "a stage whose ticket is not answered is open"
     names, auth = claim_names(ticket, stage, ticket["taken_by"]), source.get("auth")
     try:

@@ -13,15 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery.errors import NoetlError, ServiceError
 from noetl_celery.runtime.lanes import lane_again
 from noetl_celery.runtime.process import Process, stop_announced
 from noetl_celery.runtime.publish import Publisher
 from noetl_celery.runtime.settle import settle_claims
 from noetl_celery.store import crashes, outbox, partitions, prune, rows, runs, signals, workers
-from noetl_celery.store.db import execute
+from noetl_celery.store.db import Connection, execute
 from noetl_celery.store.outbox import Dispatch
 
 log = logging.getLogger(__name__)
@@ -101,7 +99,7 @@ def _all_due(connection: Connection) -> None:
 
 
 def _wake(process: Process, publisher: Publisher) -> None:
-    for frame_id in process.db.run(lambda connection: rows.due(connection, limit=BATCH)):
+    for frame_id in process.db.read(lambda connection: rows.due(connection, limit=BATCH)):
         with _contained(f"parked rows of frame {frame_id}"):
             publisher.dispatch(process.db.run(partial(_wake_frame, process, frame_id)))
 
@@ -114,7 +112,7 @@ def _return_crashed(process: Process, publisher: Publisher) -> None:
     dead_after = process.settings.dead_after_seconds
     if not process.pulse.steady(dead_after):
         return
-    for run_id in process.db.run(lambda connection: runs.lost(connection, dead_after_seconds=dead_after, limit=BATCH)):
+    for run_id in process.db.read(lambda connection: runs.lost(connection, dead_after_seconds=dead_after, limit=BATCH)):
         with _contained(f"rows of run {run_id}"):
             dispatches, ended = process.db.run(partial(_return_run, process, run_id))
             publisher.dispatch(dispatches)

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery.cursors.base import ClaimRequest, Cursor
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.ids import new_id
@@ -17,6 +15,7 @@ from noetl_celery.runtime.names import StageNames
 from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.sources import Source, cursor_of
 from noetl_celery.store import claims, frames, outbox
+from noetl_celery.store.db import Connection
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.template import Value
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
-from noetl_celery.store.db import execute, one
+from noetl_celery.store.db import Connection, every, execute, one
 
 
 def register(
@@ -76,7 +74,7 @@ def get(connection: Connection, catalog_id: int) -> Mapping[str, Any] | None:
 
 def like(connection: Connection, path: str) -> list[str]:
     """Paths that look like this one, for a hint."""
-    rows = execute(connection, "SELECT DISTINCT path FROM noetl.catalog ORDER BY path LIMIT 500").scalars()
+    rows = every(connection, "SELECT DISTINCT path FROM noetl.catalog ORDER BY path LIMIT 500")
     import difflib
 
-    return difflib.get_close_matches(path, [str(row) for row in rows], n=3, cutoff=0.5)
+    return difflib.get_close_matches(path, [row["path"] for row in rows], n=3, cutoff=0.5)

@@ -9,11 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery.engine.decision import Event
 from noetl_celery.store import events, executions, rows, signals
-from noetl_celery.store.db import every, one
+from noetl_celery.store.db import Connection, every, one
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psycopg.types.json import Json
-from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import ClaimSpec, Event
 from noetl_celery.errors import LeaseLost
 from noetl_celery.store import events, outbox, signals
-from noetl_celery.store.db import every, execute, one
+from noetl_celery.store.db import Connection, every, execute, one
 
 
 def issue(connection: Connection, execution_id: int, claims: Sequence[ClaimSpec]) -> None:

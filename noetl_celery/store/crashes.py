@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from psycopg.types.json import Json
-from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
 from noetl_celery.store import children, events, frames
-from noetl_celery.store.db import execute, one
+from noetl_celery.store.db import Connection, execute, one
 
 _RETURN = """
     WITH held AS MATERIALIZED (

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken
-from sqlalchemy.engine import Connection
 
 from noetl_celery.errors import InputError, NotFound, ServiceError
 from noetl_celery.settings import Settings
-from noetl_celery.store.db import every, execute, one
+from noetl_celery.store.db import Connection, every, execute, one
 
 
 class Vault:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import psycopg
-import sqlalchemy as sa
+from psycopg.rows import dict_row
 from psycopg.types.json import Json
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential, wait_random
 
 from noetl_celery.errors import Unreachable
@@ -20,6 +22,8 @@ from noetl_celery.settings import Settings
 from noetl_celery.store import partitions
 
 T = TypeVar("T")
+#: what a store function is given: a connection of ours, mostly in a transaction of the caller
+Connection = Session
 
 #: how long a transaction waits for PostgreSQL before it gives up, in seconds
 PATIENCE_SECONDS = 60.0
@@ -63,55 +67,85 @@ class Database:
     def __init__(self, settings: Settings, *, pool_size: int | None = None) -> None:
         self._settings = settings
         self._size = pool_size or settings.pool_size
-        self._engine: Engine | None = None
+        self._pool: QueuePool | None = None
         self._pid = 0
         self._lock = threading.Lock()
+        #: on the monotonic clock: a connection was lost then, so those that are older may be gone as well
+        self._lost_at = 0.0
 
-    @property
-    def engine(self) -> Engine:
+    def _open(self) -> QueuePool:
         with self._lock:
-            if self._engine is None or self._pid != os.getpid():
-                # An engine of the parent is left alone: closing it here would end the parent's sessions.
-                self._engine, self._pid = self._create(), os.getpid()
-            return self._engine
+            if self._pool is None or self._pid != os.getpid():
+                # A pool of the parent is left alone: closing it here would end the parent's sessions.
+                self._pool, self._pid = self._create(), os.getpid()
+            return self._pool
 
-    def _create(self) -> Engine:
-        engine = sa.create_engine(
-            self._settings.sqlalchemy_url,
-            pool_size=self._size,
-            max_overflow=self._size,
-            pool_timeout=POOL_SECONDS,
-            hide_parameters=True,  # a statement that failed is told and logged; its values are not
-            connect_args=connect_args(self._settings, "noetl-celery"),
-        )
-        limit = self._settings.statement_seconds + GRACE_SECONDS
+    def _create(self) -> QueuePool:
+        def connect() -> Any:  # a DBAPI connection, though not to the letter of SQLAlchemy's protocol
+            return self._session("noetl-celery", self._settings.statement_seconds + GRACE_SECONDS)
 
-        @sa.event.listens_for(engine, "do_connect")
-        def connect(_dialect: Any, _record: Any, args: Any, arguments: Any) -> Session:
-            session = Session.connect(*args, **arguments)
-            session.silence_seconds = limit
-            return session
+        return QueuePool(connect, pool_size=self._size, max_overflow=self._size, timeout=POOL_SECONDS)
 
-        return engine
+    def _session(self, name: str, silence_seconds: float) -> Session:
+        session = Session.connect(self._settings.libpq_url, autocommit=True, **connect_args(self._settings, name))
+        session.silence_seconds = silence_seconds
+        return session
 
     @contextmanager
     def connect(self) -> Iterator[Connection]:
-        """A connection of the pool. No server, or none left in the pool for too long: ``Unreachable``."""
+        """A connection of the pool, on which each statement is a transaction of its own.
+
+        ``Unreachable`` if there is no server, none is left in the pool for too long, or it is lost meanwhile.
+        """
+        place, connection = self._check_out()
         try:
-            connection = self.engine.connect()
-        except sa.exc.OperationalError as error:
-            raise away(error) from error
-        except sa.exc.TimeoutError as error:
-            text = f"all database connections of this process ({2 * self._size}) are in use"
-            raise Unreachable(text, hint="a larger NOETL_POOL_SIZE gives it more") from error
-        with connection:
             yield connection
+        except psycopg.Error as error:
+            if connection.closed and error.sqlstate is None:
+                raise away(error) from error
+            raise
+        finally:
+            if connection.closed:
+                self._lost_at = time.monotonic()
+                place.invalidate()
+            else:
+                place.close()  # which undoes what was left open
+
+    def _check_out(self) -> tuple[PoolProxiedConnection, Connection]:
+        pool = self._open()
+        while True:
+            try:
+                place = pool.connect()
+            except psycopg.OperationalError as error:
+                raise away(error) from error
+            except PoolTimeout as error:
+                text = f"all database connections of this process ({2 * self._size}) are in use"
+                raise Unreachable(text, hint="a larger NOETL_POOL_SIZE gives it more") from error
+            connection = place.driver_connection
+            assert isinstance(connection, Session)
+            if connection.opened_at > self._lost_at:
+                return place, connection
+            place.invalidate()
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
         """A transaction: committed at the end, rolled back on an exception. No server: ``Unreachable``."""
-        with self.connect() as connection, connection.begin():
+        with self.connect() as connection:
+            connection.execute("BEGIN")
             yield connection
+            connection.commit()
+
+    def read(self, look: Callable[[Connection], T], *, patience_seconds: float = PATIENCE_SECONDS) -> T:
+        """Runs ``look``, which only reads, each statement for itself; again while what disturbs it is passing.
+
+        Gives up with ``Unreachable`` after ``patience_seconds``.
+        """
+
+        def attempt() -> T:
+            with self.connect() as connection:
+                return look(connection)
+
+        return _patiently(patience_seconds, attempt)
 
     def run(self, work: Callable[[Connection], T], *, patience_seconds: float = PATIENCE_SECONDS) -> T:
         """Runs ``work`` in a transaction, again while what undoes it is passing: a deadlock, a lost connection, a
@@ -121,30 +155,24 @@ class Database:
         be re-runnable all the same; what it changes outside the database has to be that of its last run. Gives up with
         ``Unreachable`` after ``patience_seconds``.
         """
-        try:
-            return patiently(patience_seconds)(_Once(self, work))
-        except sa.exc.DBAPIError as error:
-            raise away(error) if passing(error) else error from error
+        return _patiently(patience_seconds, _Once(self, work))
 
     def connect_raw(self, purpose: str = "pulse") -> Session:
         """A session of its own outside the pool, in autocommit mode, for whoever keeps it. ``Unreachable``.
 
         It counts as lost when the server says nothing for as long as a process may before it counts as dead.
         """
-        arguments = connect_args(self._settings, f"noetl-celery {purpose}")
         try:
-            session = Session.connect(self._settings.libpq_url, autocommit=True, **arguments)
+            return self._session(f"noetl-celery {purpose}", self._settings.dead_after_seconds)
         except psycopg.OperationalError as error:
             raise away(error) from error
-        session.silence_seconds = self._settings.dead_after_seconds
-        return session
 
     def close(self) -> None:
         """Closes this process's pool; it may be used again, and closed again."""
         with self._lock:
-            if self._engine is not None and self._pid == os.getpid():
-                self._engine.dispose()
-            self._engine = None
+            if self._pool is not None and self._pid == os.getpid():
+                self._pool.dispose()
+            self._pool = None
 
 
 class _Once(Generic[T]):
@@ -164,42 +192,58 @@ class _Once(Generic[T]):
                 self._unheard = None
             try:
                 return self._attempt(connection)
-            except sa.exc.DBAPIError as error:
-                if sqlstate(error) == _READ_ONLY:
-                    connection.invalidate()  # the next one may lead to the server that takes writes now
+            except psycopg.Error as error:
+                if error.sqlstate == _READ_ONLY:
+                    connection.close()  # the next one may lead to the server that takes writes now
                 if not partitions.lacking(error):
                     raise
             # Nobody was there for weeks to make them.
-            with connection.begin():
+            connection.rollback()
+            with connection.transaction():
                 partitions.make(connection)
             return self._attempt(connection)
 
     def _attempt(self, connection: Connection) -> T:
-        with connection.begin() as transaction:
-            result = self._work(connection)
-            wrote = connection.exec_driver_sql("SELECT pg_current_xact_id_if_assigned()::text").scalar()
-            try:
-                transaction.commit()
-            except sa.exc.DBAPIError as error:
-                if wrote is not None and error.connection_invalidated:
-                    self._unheard = (wrote, result)
-                raise
+        transaction = _begin(connection)
+        result = self._work(connection)
+        try:
+            connection.commit()
+        except psycopg.Error:
+            if connection.closed:
+                self._unheard = (transaction, result)
+            raise
         return result
+
+
+def _begin(connection: Connection) -> str:
+    """Begins a transaction, and returns its id, both in one round trip."""
+    cursor = connection.execute("BEGIN; SELECT pg_current_xact_id()::text", prepare=False)
+    cursor.nextset()
+    row = cursor.fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+@contextmanager
+def snapshot(connection: Connection) -> Iterator[None]:
+    """All statements of this read-only transaction see the database as it is now."""
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        yield
+    finally:
+        connection.rollback()
 
 
 def _committed(connection: Connection, transaction: str) -> bool:
     """What became of a transaction; a server that does not know it has not committed it. ``Unreachable`` while it is
     still being committed."""
     try:
-        status = connection.exec_driver_sql("SELECT pg_xact_status(%s::xid8)", (transaction,)).scalar()
-    except sa.exc.DBAPIError as error:
-        if sqlstate(error) != "22023":  # from the future: the server that took over never saw it
-            raise
-        status = None
-    connection.rollback()
-    if status == "in progress":
+        row = connection.execute("SELECT pg_xact_status(%s::xid8)", (transaction,)).fetchone()
+    except psycopg.errors.InvalidParameterValue:  # from the future: the server that took over never saw it
+        return False
+    if row == ("in progress",):
         raise Unreachable("PostgreSQL is still busy with a COMMIT whose connection was lost")
-    return bool(status == "committed")
+    return row == ("committed",)
 
 
 def connect_args(settings: Settings, name: str) -> dict[str, Any]:
@@ -225,28 +269,27 @@ def patiently(seconds: float) -> Retrying:
     )
 
 
+def _patiently(seconds: float, attempt: Callable[[], T]) -> T:
+    try:
+        return patiently(seconds)(attempt)
+    except psycopg.Error as error:
+        raise away(error) if passing(error) else error from error
+
+
 def passing(error: BaseException) -> bool:
     """Is it worth while to wait, and do the same again?"""
     if isinstance(error, Unreachable):
         return True
-    if not isinstance(error, sa.exc.DBAPIError):
-        return False
-    return error.connection_invalidated or (sqlstate(error) or "").startswith(_PASSING)
-
-
-def sqlstate(error: sa.exc.DBAPIError) -> str | None:
-    """The server's code for what went wrong; None if the connection was lost without a word."""
-    return getattr(error.orig, "sqlstate", None)
+    return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(_PASSING)
 
 
 def away(error: Exception) -> Unreachable:
     """The one message for a server that does not do its work; it never shows the URL with its password."""
-    cause = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
-    state = getattr(cause, "sqlstate", None)
+    state = getattr(error, "sqlstate", None)
     if state is None or state.startswith(_AWAY):
         hint = "check NOETL_DATABASE_URL and that the server runs"
-        return Unreachable(f"PostgreSQL is not reachable: {first_line(cause)}", hint=hint)
-    return Unreachable(f"PostgreSQL does not go on: {first_line(cause)}", hint="look at the server; then try again")
+        return Unreachable(f"PostgreSQL is not reachable: {first_line(error)}", hint=hint)
+    return Unreachable(f"PostgreSQL does not go on: {first_line(error)}", hint="look at the server; then try again")
 
 
 def first_line(error: BaseException) -> str:
@@ -254,20 +297,23 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def execute(connection: Connection, sql: str, **values: Any) -> sa.CursorResult[Any]:
+def execute(connection: Connection, sql: str, **values: Any) -> psycopg.Cursor[Any]:
     """Runs hot SQL text with psycopg's own ``%(name)s`` parameters in the caller's transaction."""
-    return connection.exec_driver_sql(sql, values)
+    return connection.execute(sql, values)
 
 
-def one(connection: Connection, sql: str, **values: Any) -> Mapping[str, Any] | None:
+def one(connection: Connection, sql: str, **values: Any) -> dict[str, Any] | None:
     """The first row as a mapping, or None."""
-    row = execute(connection, sql, **values).mappings().first()
-    return dict(row) if row is not None else None
+    return _mappings(connection, sql, values).fetchone()
 
 
 def every(connection: Connection, sql: str, **values: Any) -> list[dict[str, Any]]:
     """All rows as mappings."""
-    return [dict(row) for row in execute(connection, sql, **values).mappings()]
+    return _mappings(connection, sql, values).fetchall()
+
+
+def _mappings(connection: Connection, sql: str, values: Mapping[str, Any]) -> psycopg.Cursor[dict[str, Any]]:
+    return connection.cursor(row_factory=dict_row).execute(sql, values)
 
 
 def json_value(value: Any) -> Json | None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery.engine.decision import Decision, Opening, Reopening, Slice
 from noetl_celery.engine.state import ExecutionState
 from noetl_celery.playbook.plan import Plan
 from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings
 from noetl_celery.store import children, claims, events, executions, frames, ledger, outbox, reopen, signals, stages
+from noetl_celery.store.db import Connection
 from noetl_celery.store.outbox import Dispatch
 
 

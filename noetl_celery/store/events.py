@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from psycopg.types.json import Jsonb
-from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
 from noetl_celery.engine.replay import TURN
 from noetl_celery.hiding import hidden
-from noetl_celery.store.db import every, execute
+from noetl_celery.store.db import Connection, every, execute
 
 _SECRET = re.compile(r"passw|secret|token|api_?key|credential|authorization|private_?key|\bdsn\b", re.IGNORECASE)
 MESSAGE_LIMIT = 500

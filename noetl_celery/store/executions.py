@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from psycopg.types.json import Json
-from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Decision
 from noetl_celery.engine.state import ExecutionState
 from noetl_celery.store import signals
-from noetl_celery.store.db import every, execute, json_value, one
+from noetl_celery.store.db import Connection, every, execute, json_value, one
 from noetl_celery.store.results import brief
 
 _COLUMNS = (
@@ -64,15 +63,17 @@ def submit(
 
 
 def lock(connection: Connection, execution_id: int) -> tuple[int, ExecutionState] | None:
-    """Takes the execution's row lock and loads its state; None if it is held elsewhere or does not exist.
+    """Takes the execution's row lock and loads its state; None if it is held elsewhere, or no signal waits for it.
 
     ``FOR NO KEY UPDATE SKIP LOCKED``: whoever does not get it leaves at once, the holder looks again after its commit.
     """
     row = one(
         connection,
         """
-        SELECT catalog_id, status, workload, ctx, state, error, parent_iter FROM noetl.execution
-        WHERE execution_id = %(execution)s FOR NO KEY UPDATE SKIP LOCKED
+        SELECT catalog_id, status, workload, ctx, state, error, parent_iter FROM noetl.execution e
+        WHERE execution_id = %(execution)s AND EXISTS (
+            SELECT FROM noetl.signal s WHERE s.execution_id = e.execution_id AND s.due_at <= clock_timestamp())
+        FOR NO KEY UPDATE SKIP LOCKED
         """,
         execution=execution_id,
     )

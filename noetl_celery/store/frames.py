@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from psycopg.types.json import Json
-from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Event
 from noetl_celery.errors import ServiceError
 from noetl_celery.store import events, ledger, signals
-from noetl_celery.store.db import every, execute, json_value, one
+from noetl_celery.store.db import Connection, every, execute, json_value, one
 from noetl_celery.store.loaders import elements_of
 from noetl_celery.template.lazy import document
 
@@ -124,17 +123,33 @@ def _frame_values(frame: NewFrame, rows: int) -> dict[str, Any]:
     }
 
 
-def load(connection: Connection, frame_id: int) -> Mapping[str, Any] | None:
-    """What a lane needs of its frame."""
+#: rows of frame %(frame)s that count against the width of lane %(lane)s beside those that its holder has: parked ones,
+#: and those in the air of a run that is leaving the lane
+_PLACES_TAKEN = """
+    SELECT count(*) FROM noetl.row r
+    WHERE frame_id = %(frame)s AND lane = %(lane)s AND (status = 'PARKED' OR (
+        status = 'TAKEN' AND EXISTS (SELECT FROM noetl.run n WHERE n.run_id = r.taken_by AND n.lane < 0)))
+"""
+
+
+def load(connection: Connection, frame_id: int, lane: int) -> Mapping[str, Any] | None:
+    """What a lane needs of its frame; ``places_taken`` as :func:`places_taken` says."""
     return one(
         connection,
-        """
+        f"""
         SELECT frame_id, stage_id, execution_id, claim_id, token, status, frame_index, rows, lanes, row_concurrency,
-               attempt, stopping, fail_fast
+               attempt, stopping, fail_fast, has_ctx, ({_PLACES_TAKEN}) AS places_taken
         FROM noetl.frame WHERE frame_id = %(frame)s
         """,
         frame=frame_id,
+        lane=lane,
     )
+
+
+def places_taken(connection: Connection, frame_id: int, lane: int) -> int:
+    """How many rows count against this lane's width beside those that its holder has."""
+    row = one(connection, f"SELECT ({_PLACES_TAKEN}) AS n", frame=frame_id, lane=lane)
+    return int(row["n"]) if row else 0
 
 
 def stopping(connection: Connection, frame_id: int) -> bool:

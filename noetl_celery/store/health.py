@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+import psycopg
 
 from noetl_celery.settings import Settings
-from noetl_celery.store.db import away, every, one
+from noetl_celery.store.db import Connection, away, every, one
 
 #: a question that takes longer is given up: whoever looks after a sick server must not add to its load
 STATEMENT_SECONDS = 10
@@ -30,14 +29,13 @@ _ENDED = "('COMPLETED', 'FAILED', 'CANCELLED')"
 def session(settings: Settings) -> Iterator[Connection]:
     """A connection in which each statement is a transaction of its own. Raises ``Unreachable``."""
     options = f"-c statement_timeout={STATEMENT_SECONDS}s"
-    arguments = {"connect_timeout": 5, "application_name": "noetl-celery doctor", "options": options}
-    engine = sa.create_engine(settings.sqlalchemy_url, poolclass=sa.pool.NullPool, connect_args=arguments)
+    arguments: dict[str, Any] = {"connect_timeout": 5, "application_name": "noetl-celery doctor", "options": options}
     try:
-        connection = engine.connect()
-    except sa.exc.OperationalError as error:
+        connection = Connection.connect(settings.libpq_url, autocommit=True, **arguments)
+    except psycopg.OperationalError as error:
         raise away(error) from error
     with connection:
-        yield connection.execution_options(isolation_level="AUTOCOMMIT")
+        yield connection
 
 
 def server(connection: Connection) -> Mapping[str, Any]:

@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery.engine.decision import Event
 from noetl_celery.store import events
-from noetl_celery.store.db import every, one
+from noetl_celery.store.db import Connection, every, one
 
 log = logging.getLogger(__name__)
 

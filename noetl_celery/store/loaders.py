@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery.settings import Settings
-from noetl_celery.store.db import every, one
+from noetl_celery.store.db import Connection, every, one
 from noetl_celery.template import plain
 from noetl_celery.template.lazy import MARK, Part, Path, TooLarge
 

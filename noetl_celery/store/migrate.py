@@ -16,7 +16,7 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed,
 
 from noetl_celery.errors import InputError, ServiceError
 from noetl_celery.settings import Settings
-from noetl_celery.store.db import away, sqlstate
+from noetl_celery.store.db import away
 from noetl_celery.store.tables import SCHEMA
 
 _LOCK = 4_873_220_611
@@ -116,7 +116,7 @@ def _run(
 
 def _in_the_way(error: BaseException) -> bool:
     """A lock that we did not get in time, or a deadlock: whoever holds it goes on, and we come back."""
-    return isinstance(error, sa.exc.OperationalError) and sqlstate(error) in ("55P03", "40P01")
+    return isinstance(error, sa.exc.OperationalError) and getattr(error.orig, "sqlstate", None) in ("55P03", "40P01")
 
 
 def _busy() -> ServiceError:
@@ -143,7 +143,7 @@ def _connect(settings: Settings) -> Iterator[sa.Connection]:
     except sa.exc.OperationalError as error:
         if _in_the_way(error):
             raise
-        raise away(error) from error
+        raise away(error.orig if isinstance(error.orig, Exception) else error) from error
 
 
 def _current(connection: sa.Connection) -> str | None:

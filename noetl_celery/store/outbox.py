@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy.engine import Connection
-
-from noetl_celery.store.db import every, execute
+from noetl_celery.store.db import Connection, every, execute
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+import psycopg
+
+from noetl_celery.session import Session as Connection
 
 WEEKS_AHEAD = 8
 #: key of the advisory lock under which partitions are made
@@ -49,12 +50,12 @@ def make(connection: Connection) -> int:
     Idempotent, safe for several at once, and one look at the catalog where nothing is missing. Holds nobody up: a
     table is made first and attached then, which events that are being written do not notice.
     """
-    run = connection.exec_driver_sql
-    if run(_MISSING, {"weeks": WEEKS_AHEAD}).first() is None:
+    run = connection.execute
+    if run(_MISSING, {"weeks": WEEKS_AHEAD}).fetchone() is None:
         return 0
     run("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
     run("SET LOCAL lock_timeout = '5s'")
-    missing = run(_MISSING, {"weeks": WEEKS_AHEAD}).all()
+    missing = run(_MISSING, {"weeks": WEEKS_AHEAD}).fetchall()
     for name, lower, upper in missing:
         run(f"CREATE TABLE noetl.{name} (LIKE noetl.event INCLUDING DEFAULTS)")
         run(f"ALTER TABLE noetl.event ATTACH PARTITION noetl.{name} FOR VALUES FROM ('{lower}') TO ('{upper}')")
@@ -63,22 +64,18 @@ def make(connection: Connection) -> int:
 
 def lacking(error: BaseException) -> bool:
     """Was an event refused because there is no partition for it?"""
-    if not isinstance(error, sa.exc.IntegrityError):
-        return False
     # A violated CHECK, which has the same state, names its constraint.
-    told = getattr(error.orig, "diag", None)
     return (
-        getattr(error.orig, "sqlstate", None) == "23514"
-        and told is not None
-        and told.table_name == "event"
-        and told.constraint_name is None
+        isinstance(error, psycopg.errors.CheckViolation)
+        and error.diag.table_name == "event"
+        and error.diag.constraint_name is None
     )
 
 
 def before(connection: Connection, time: datetime) -> list[Partition]:
     """The partitions that hold only events before ``time``, oldest first."""
     found = f"SELECT name, pg_total_relation_size(oid) FROM ({_PARTITIONS}) p WHERE upper <= %(time)s ORDER BY upper"
-    return [Partition(name, size) for name, size in connection.exec_driver_sql(found, {"time": time})]
+    return [Partition(name, size) for name, size in connection.execute(found, {"time": time})]
 
 
 def drop(connection: Connection, name: str, *, wait_ms: int) -> None:
@@ -87,5 +84,5 @@ def drop(connection: Connection, name: str, *, wait_ms: int) -> None:
     It needs the table for itself for a moment. Whoever writes events waits behind it, so it gives up after
     ``wait_ms`` milliseconds (SQLSTATE 55P03, to be tried again).
     """
-    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {wait_ms}")
-    connection.exec_driver_sql(f'DROP TABLE IF EXISTS noetl."{name}"')
+    connection.execute(f"SET LOCAL lock_timeout = {wait_ms}")
+    connection.execute(f'DROP TABLE IF EXISTS noetl."{name}"')

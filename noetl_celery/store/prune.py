@@ -16,11 +16,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery.errors import InputError
 from noetl_celery.store import partitions
-from noetl_celery.store.db import every, execute, one
+from noetl_celery.store.db import Connection, every, execute, one
 from noetl_celery.store.partitions import Partition
 
 T = TypeVar("T")

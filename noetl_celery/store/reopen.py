@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
-from noetl_celery.store.db import every, execute
+from noetl_celery.store.db import Connection, every, execute
 
 
 def reopen_stage(connection: Connection, stage_id: int) -> None:

@@ -19,11 +19,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.playbook.plan import ResultPlan
-from noetl_celery.store.db import execute, one
+from noetl_celery.store.db import Connection, execute, one
 from noetl_celery.store.loaders import ROWS_AT_ONCE, Body, Limits, Read, Rows, per_page, reference_to
 from noetl_celery.template import plain, reference, to_json
 from noetl_celery.template.lazy import (

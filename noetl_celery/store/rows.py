@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from psycopg.types.json import Json
-from sqlalchemy.engine import Connection
 
 from noetl_celery.errors import LeaseLost
 from noetl_celery.store import frames, results
-from noetl_celery.store.db import every, execute, json_value, one
+from noetl_celery.store.db import Connection, every, execute, json_value, one
 from noetl_celery.store.results import Kept
 
 
@@ -55,12 +54,21 @@ class FrameEnd:
 
 
 def take(
-    connection: Connection, frame_id: int, run_id: int, lane: int, *, floor: int, limit: int, suspects: bool
+    connection: Connection,
+    frame_id: int,
+    run_id: int,
+    lane: int,
+    *,
+    floor: int,
+    limit: int,
+    suspects: bool,
+    begin: bool = False,
 ) -> list[TakenRow]:
     """Takes up to ``limit`` READY rows from index ``floor`` on, in order, for a run that still holds its lane.
 
     Without ``suspects`` rows that were in the air at a crash are passed over. Nothing is taken by a run that has
     lost its lease, and it cannot lose it before this transaction ends: rows taken by nobody would wait for ever.
+    ``begin``: all of them begin as soon as this is committed (:func:`runs.begin_rows`), and none has before.
     """
     rows = every(
         connection,
@@ -73,6 +81,8 @@ def take(
               AND (crashes = 0 OR %(suspects)s)
               AND EXISTS (SELECT FROM held)
             ORDER BY row_index LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+        ), begun AS (
+            UPDATE noetl.run SET begun = array(SELECT row_index FROM next) WHERE run_id = %(run)s AND %(begin)s
         )
         UPDATE noetl.row r SET status = 'TAKEN', taken_by = %(run)s, lane = %(lane)s
         FROM next WHERE r.frame_id = %(frame)s AND r.row_index = next.row_index
@@ -84,25 +94,10 @@ def take(
         floor=floor,
         limit=limit,
         suspects=suspects,
+        begin=begin,
     )
     rows.sort(key=lambda row: row["row_index"])
     return [TakenRow(row["row_index"], row["payload"], row["position"], row["crashes"], row["retries"]) for row in rows]
-
-
-def places_taken(connection: Connection, frame_id: int, lane: int) -> int:
-    """How many rows count against this lane's width beside those that its holder has: parked ones, and those in the
-    air of a run that is leaving the lane."""
-    row = one(
-        connection,
-        """
-        SELECT count(*) AS n FROM noetl.row r
-        WHERE frame_id = %(frame)s AND lane = %(lane)s AND (status = 'PARKED' OR (
-            status = 'TAKEN' AND EXISTS (SELECT FROM noetl.run n WHERE n.run_id = r.taken_by AND n.lane < 0)))
-        """,
-        frame=frame_id,
-        lane=lane,
-    )
-    return int(row["n"]) if row else 0
 
 
 def open_payloads(connection: Connection, frame_id: int) -> list[Any]:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
-from sqlalchemy.engine import Connection
 
-from noetl_celery.store.db import every, execute, one
+from noetl_celery.store.db import Connection, every, execute, one
 
 
 def start_lane(

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from psycopg.types.json import Json
-from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.state import Signal
-from noetl_celery.store.db import every, execute, one
+from noetl_celery.store.db import Connection, every, execute, one
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from psycopg.types.json import Json
-from sqlalchemy.engine import Connection
 
 from noetl_celery.engine.decision import Closing, Opening
 from noetl_celery.engine.facts import Closed, Unfinished
 from noetl_celery.engine.state import StageState
-from noetl_celery.store.db import every, execute, json_value, one
+from noetl_celery.store.db import Connection, every, execute, json_value, one
 from noetl_celery.store.loaders import Limits
 from noetl_celery.store.results import Opener, brief, collection
 from noetl_celery.template.lazy import document

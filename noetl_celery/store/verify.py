@@ -12,15 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy.engine import Connection
-
 from noetl_celery import hiding
 from noetl_celery.engine.decision import ClaimSpec, Closing, Opening
 from noetl_celery.engine.replay import replay, since_the_last_retry, whole
 from noetl_celery.engine.state import FINAL, ExecutionState
 from noetl_celery.playbook.plan import Plan
 from noetl_celery.store import events, ledger
-from noetl_celery.store.db import every, execute, one
+from noetl_celery.store.db import Connection, every, one, snapshot
 from noetl_celery.store.loaders import Limits
 from noetl_celery.store.stages import TableFacts
 from noetl_celery.template.lazy import document
@@ -62,11 +60,15 @@ class Verification:
 
 
 def verify(connection: Connection, execution_id: int, plan: Plan, limits: Limits) -> Verification:
-    """Replays an execution and compares, in the caller's transaction, of which this must be the first statement.
+    """Replays an execution and compares, all as it was at one moment; ``connection`` must not be in a transaction.
 
     ``plan`` is that of its playbook. Changes nothing; an execution that does not exist raises ``LookupError``.
     """
-    execute(connection, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    with snapshot(connection):
+        return _verify(connection, execution_id, plan, limits)
+
+
+def _verify(connection: Connection, execution_id: int, plan: Plan, limits: Limits) -> Verification:
     row = one(
         connection,
         "SELECT status, workload, ctx, state, error, parent_iter FROM noetl.execution WHERE execution_id = %(id)s",

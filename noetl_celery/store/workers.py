@@ -7,9 +7,8 @@ import socket
 from typing import Any
 
 import psycopg
-from sqlalchemy.engine import Connection
 
-from noetl_celery.store.db import execute
+from noetl_celery.store.db import Connection, execute
 
 
 def register(session: psycopg.Connection[Any], worker_id: int, name: str) -> bool:

@@ -47,6 +47,9 @@ class Tool(Protocol):
     again for the same row after a crash: it promises at-least-once, no more.
     ``raw_keys`` are never rendered (code). A tool may name its keys in ``keys`` (a frozenset), for editors; the common
     ones of ``tools/keys.py`` are known. ``close`` ends pooled connections; it may be called twice.
+
+    A tool whose target may send requests away when there are too many has a method ``target(config)`` as well: the name
+    of what the rendered ``config`` addresses (a host), or None. Loops that say ``auto`` keep to the pace it bears.
     """
 
     kind: str
@@ -57,6 +60,12 @@ class Tool(Protocol):
     def run(self, call: ToolCall) -> Any: ...
 
     def close(self) -> None: ...
+
+
+def target_of(tool: Tool, config: Mapping[str, Any]) -> str | None:
+    """What a call addresses whose pace may have to be kept; None if that is no matter for its tool."""
+    target = getattr(tool, "target", None)
+    return None if target is None else target(config)
 
 
 @dataclass(slots=True)

@@ -74,6 +74,13 @@ class HttpTool:
                 complaints += check_seconds(config, key)
         return complaints
 
+    def target(self, config: Mapping[str, Any]) -> str | None:
+        """The host, with its port if the URL names one."""
+        try:
+            return httpx.URL(ask.url_of(config)).netloc.decode("ascii").lower()
+        except (ToolError, httpx.InvalidURL):
+            return None  # which is the request's to tell
+
     def run(self, call: ToolCall) -> Any:
         """The result of the request. Raises ``ToolError``, see :mod:`noetl_celery.tools.http_reply` for its kinds."""
         client = self._client(ask.flag(call.config, "verify_ssl", True))

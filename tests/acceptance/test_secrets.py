@@ -25,9 +25,9 @@ import pytest
 import redis
 from running import CLI, HOLDER, System, until
 from services import credential_of
-from sqlalchemy.engine import Connection
 
 from noetl_celery.store.credentials import Vault
+from noetl_celery.store.db import Connection
 
 #: all that is to be seen is seen in the one fixture
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]

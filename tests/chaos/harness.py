@@ -39,13 +39,20 @@ SECONDS = float(os.environ.get("NOETL_CHAOS_SECONDS", "120"))
 SEED = int(os.environ.get("NOETL_CHAOS_SEED", "1"))
 #: parameters of a test whose faults go on for a while: the short form is part of `make test`
 LENGTHS = [pytest.param(12.0, id="short", marks=pytest.mark.short), pytest.param(SECONDS, id="long")]
-#: what a process of a pool says that had just begun to start when its node was killed
-NODE_KILLED = (r"^BrokenPipeError: \[Errno 32\] Broken pipe$",)
+#: what is said where kills come at random: by a process of a pool that had just begun to start when its node was
+#: killed, and by a node that finds, once it is ready, that one of its pool was killed already: it ends itself
+NODE_KILLED = (
+    r"^BrokenPipeError: \[Errno 32\] Broken pipe$",
+    r"^billiard\.exceptions\.WorkerLostError: Could not start worker processes$",
+    r"^noetl-celery: bodies node of worker \w+ ended with exit code 1; starting it again in ",
+)
 #: what Celery logs when a process of its pool was killed: its task, and the chord that it belonged to
 ALWAYS_ALLOWED = (
     r"WorkerLostError.*Worker exited prematurely: signal 9 \(SIGKILL\)",
     r"^billiard\.einfo\.ExceptionWithTraceback:$",
 )
+#: what stands between the traceback of an error and that of the one it led to
+CAUSES = ("During handling of the above exception,", "The above exception was the direct cause of")
 FAMILY = """
   WITH RECURSIVE family AS (
     SELECT execution_id FROM noetl.execution WHERE execution_id = ANY(%s)
@@ -281,12 +288,17 @@ class Trial:
 
 
 def tracebacks(text: str) -> Iterator[str]:
-    """The last line of each traceback in a log: the error."""
-    lines = iter(text.splitlines())
-    for line in lines:
+    """The last line of each traceback in a log: the error, without those that it came from."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    for number, line in enumerate(lines):
         if line.lstrip(" |+-").startswith("Traceback (most recent call last)"):
             margin = len(line) - len(line.lstrip())
-            yield next((later.strip() for later in lines if later[: margin + 1].strip()), "cut off")
+            after = (later for later in range(number + 1, len(lines)) if lines[later][: margin + 1].strip())
+            last = next(after, None)
+            if last is None:
+                yield "cut off"
+            elif not "".join(lines[last + 1 : last + 2]).strip().startswith(CAUSES):
+                yield lines[last].strip()
 
 
 def differences(execution: Execution) -> list[str]:

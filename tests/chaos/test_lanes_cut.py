@@ -99,11 +99,11 @@ def test_what_had_begun_is_run_again_and_nothing_else(
     begun = f"{rows} status = 'TAKEN' AND row_index = ANY((SELECT begun FROM noetl.run)::int[])"
     wait_for(lambda: {row["id"] for row in system.q(begun)} == standing, "what has begun is known, the rest is written")
     doomed.kill()
+    for row in set(stuck) - standing:  # those that had not begun stand still nowhere else
+        (tmp_path / str(row)).touch()
     request.getfixturevalue("healthy")
     wait_for(lambda: system.value("SELECT max(crashes) FROM noetl.row"), "the crash is counted", 60)
     assert {row["id"] for row in system.q(f"{rows} crashes > 0")} == standing
-    for row in set(stuck) - standing:  # those that had not begun stand still nowhere else
-        (tmp_path / str(row)).touch()
     assert trial.check().rerun == 8
     extra = "SELECT id FROM public.ledger WHERE batch = %s GROUP BY id HAVING count(*) > 1"
     assert {row["id"] for row in system.q(extra, work.batch)} == standing

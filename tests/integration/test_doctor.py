@@ -19,7 +19,6 @@ from noetl_celery import __version__
 from noetl_celery.cli.doctor import services, work, workers
 from noetl_celery.cli.doctor.findings import Check, Finding, examine, ok
 from noetl_celery.cli.doctor.place import Node, Place, visiting
-from noetl_celery.cli.embedded import EmbeddedServices
 from noetl_celery.errors import ServiceError
 from noetl_celery.runtime.panel import key_mark
 from noetl_celery.settings import Settings
@@ -35,12 +34,6 @@ PARKING = playbook(
     "  - step: work\n    tool: {kind: http, url: 'http://127.0.0.1:1/', spec: {policy: {rules: "
     "[{when: \"{{ output.status == 'error' }}\", then: {do: retry, attempts: 3, delay: 600}}]}}}\n    next: []\n",
 )
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[str]:
-    with EmbeddedServices(fresh=True, postgres=False) as embedded:
-        yield embedded.broker_url or ""
 
 
 @pytest.fixture

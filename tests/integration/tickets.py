@@ -37,7 +37,7 @@ def crash(world: World) -> None:
     other = world.another_process()
     lane = Lane(other, world.publisher, frame, stage, number)  # type: ignore[arg-type]
     assert lane.start()
-    other.beginnings.begin(lane.run_id, [row.index for row in lane.waiting], seconds=5.0)
+    other.beginnings.begin(lane.held.run_id, [row.index for row in lane.waiting], seconds=5.0)
     lane.close()
     other.close()
     world.q("UPDATE noetl.run SET lease_until = clock_timestamp()")

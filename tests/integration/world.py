@@ -177,6 +177,14 @@ class World:
         self.orchestrate(execution_id)
         return execution_id
 
+    def add_execution(self, **columns: Any) -> int:
+        """A row of ``noetl.execution`` without anything that belongs to it."""
+        values = {"execution_id": new_id(), "catalog_id": 1, "path": "p", "status": "RUNNING", **columns}
+        values |= dict.fromkeys(("workload", "ctx", "state"), "{}")
+        marks = ", ".join(["%s"] * len(values))
+        self.q(f"INSERT INTO noetl.execution ({', '.join(values)}) VALUES ({marks})", *values.values())
+        return int(values["execution_id"])
+
     def credential(self, name: str, fields: Mapping[str, Any]) -> None:
         vault = Vault(self.settings)
         self.do(lambda connection: vault.store(connection, name, "postgres", fields))
@@ -241,7 +249,8 @@ class World:
         """What comes of deciding the execution again."""
         catalog_id = self.value("SELECT catalog_id FROM noetl.execution WHERE execution_id = %s", execution_id)
         plan = self.do(self.process.plans.get, catalog_id)
-        return self.do(verify.verify, execution_id, plan, Limits.of(self.settings))
+        limits = Limits.of(self.settings)
+        return self.process.db.read(lambda connection: verify.verify(connection, execution_id, plan, limits))
 
     def one_frame(self, execution_id: int) -> int:
         return int(self.value("SELECT frame_id FROM noetl.frame WHERE execution_id = %s", execution_id))

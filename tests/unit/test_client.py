@@ -190,6 +190,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     pauses: list[float] = []
     monkeypatch.setattr("time.monotonic", lambda: 1000.0 + sum(pauses))
     monkeypatch.setattr("time.sleep", pauses.append)
+    monkeypatch.setattr(Noetl, "news", lambda self, execution_id: contextlib.nullcontext(pauses.append))
     return pauses
 
 
@@ -227,7 +228,18 @@ def test_a_wait_gives_up_on_a_server_that_stays_away(clock: list[float]) -> None
 
 
 def test_the_asynchronous_twin_has_the_same_shape() -> None:
-    hidden = {"looks", "event_feed", "outcome", "run", "announce", "register_playbook", "plan", "wait_until_under_way"}
+    hidden = {
+        "looks",
+        "event_feed",
+        "outcome",
+        "run",
+        "read",
+        "news",
+        "announce",
+        "register_playbook",
+        "plan",
+        "wait_until_under_way",
+    }
     for sync, twin in ((Noetl, AsyncNoetl), (Execution, AsyncExecution)):
         for name, method in inspect.getmembers(sync, inspect.isfunction):
             if name.startswith("_") or name in hidden:

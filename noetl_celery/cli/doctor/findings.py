@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import psycopg
 from redis.exceptions import RedisError
-from sqlalchemy.exc import SQLAlchemyError
 
 from noetl_celery.cli.doctor.place import Place
 from noetl_celery.errors import NoetlError
 from noetl_celery.hiding import hidden
+from noetl_celery.store.db import first_line
 
 Level = Literal["ok", "warning", "problem"]
 Need = Literal["postgres", "schema", "redis", "nodes"]
@@ -71,6 +72,5 @@ def _examined(place: Place, check: Check) -> list[Finding]:
         return [warning(f"not checked: {_MISSING[missing]}")]
     try:
         return list(check.run(place))
-    except (SQLAlchemyError, RedisError, NoetlError, OSError) as error:
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[:1] or [type(error).__name__]
-        return [problem(f"could not be checked: {reason[0]}", "look at the service, and ask again")]
+    except (psycopg.Error, RedisError, NoetlError, OSError) as error:
+        return [problem(f"could not be checked: {first_line(error)}", "look at the service, and ask again")]

@@ -11,11 +11,11 @@ from typing import Any
 import redis
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
-from sqlalchemy.engine import Connection
 
 from noetl_celery.errors import ServiceError
 from noetl_celery.settings import Settings
 from noetl_celery.store import health, migrate
+from noetl_celery.store.db import Connection
 
 #: how long workers have to answer
 ANSWER_SECONDS = 2.0

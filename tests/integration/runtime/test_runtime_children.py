@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from families import (
     calling,
     child,
@@ -25,7 +24,7 @@ from tickets import Arm
 from world import World
 
 from noetl_celery import faults
-from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.errors import ErrorInfo, ToolError, Unreachable
 
 pytestmark = pytest.mark.integration
 
@@ -84,7 +83,7 @@ def test_a_lost_reply_to_the_commit_starts_one_child(world: World, monkeypatch: 
         seen.append(done)
         if len(seen) == 1:
             connection.commit()
-            raise sa.exc.OperationalError("COMMIT", {}, Exception("closed"), connection_invalidated=True)
+            raise Unreachable("closed")
         return done
 
     monkeypatch.setattr(children, "start", start)

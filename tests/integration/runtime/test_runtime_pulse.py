@@ -211,7 +211,7 @@ def test_a_frozen_process_loses_its_row_only_when_its_lease_is_over(world: World
     stage = world.value("SELECT stage_id FROM noetl.stage")
     frozen = Lane(world.process, world.publisher, frame, stage, 0)  # type: ignore[arg-type]
     assert frozen.start()
-    world.process.pulse.drop(frozen.run_id)
+    world.process.pulse.drop(frozen.held.run_id)
     wait_for(lambda: world.process.pulse.steady(1.0), "its own connection is no news")
     world.sweep()
     assert world.rows(frame) == ["TAKEN", "TAKEN"]
@@ -219,7 +219,7 @@ def test_a_frozen_process_loses_its_row_only_when_its_lease_is_over(world: World
     world.sweep()
     assert world.rows(frame) == ["READY", "READY"]
     assert world.column("SELECT crashes FROM noetl.row") == [1, 1]
-    assert frozen.process.db.run(frozen.give_up) == []
+    assert frozen.held.give_up([], [], 0) == []
     frozen.close()
     assert world.run(execution) == "COMPLETED"
     assert world.events(execution).count("frame.abandoned") == 1

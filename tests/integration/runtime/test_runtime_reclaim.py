@@ -62,7 +62,7 @@ def queue(here: World) -> World:
 
 def done(world: World, given: Mapping[str, Any]) -> None:
     with world.process.db.begin() as connection:
-        connection.exec_driver_sql("UPDATE public.work SET state = 'done' WHERE id = %(id)s", {"id": given["id"]})
+        connection.execute("UPDATE public.work SET state = 'done' WHERE id = %(id)s", {"id": given["id"]})
 
 
 def first_time_busy(world: World, number: int) -> Any:

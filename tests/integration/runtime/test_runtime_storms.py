@@ -14,13 +14,12 @@ from cases import collection, cursor, fill, single, states
 from families import child, looping
 from proxy import Proxy, proxied
 from services import credential_of, make_settings
-from sqlalchemy.engine import Connection
 from world import World, in_thread, wait_for
 
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.settings import Settings
 from noetl_celery.store import signals
-from noetl_celery.store.db import Database, execute
+from noetl_celery.store.db import Connection, Database, execute
 
 pytestmark = pytest.mark.integration
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
 import psycopg
 import pytest
-import sqlalchemy as sa
 from proxy import Proxy, proxied
 from services import Server, make_settings
-from sqlalchemy.engine import Connection
 from world import in_thread, wait_for
 
 from noetl_celery.errors import Unreachable
 from noetl_celery.session import Session
-from noetl_celery.store.db import Database, execute, one
+from noetl_celery.store.db import Connection, Database, execute, one
 
 pytestmark = pytest.mark.integration
 
@@ -145,7 +144,6 @@ def test_it_gives_up_after_its_patience_and_says_why(db: Database, proxy: Proxy)
 
 
 def test_a_connection_that_says_nothing_is_given_up(db: Database, proxy: Proxy, database: str) -> None:
-    db.engine.dispose()
     session = db.connect_raw()
     session.silence_seconds = 0.3
     assert session.execute("SELECT 1").fetchone() == (1,)
@@ -170,8 +168,8 @@ def test_work_goes_on_once_it_speaks_again(db: Database, proxy: Proxy, database:
 
 def held(db: Database) -> list[Any]:
     """The connections that wait in the pool."""
-    with db.engine.connect() as connection:
-        return [connection.connection.driver_connection]
+    with db.connect() as connection:
+        return [connection]
 
 
 def test_a_long_answer_is_no_silence(db: Database) -> None:
@@ -277,7 +275,7 @@ def test_what_does_not_pass_is_raised_at_once(state: str, db: Database) -> None:
         work(connection)
         execute(connection, f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{state}', MESSAGE = 'wrong'; END $$")
 
-    with pytest.raises(sa.exc.DBAPIError, match="wrong"):
+    with pytest.raises(psycopg.Error, match="wrong"):
         db.run(wrong)
     assert work.tries == 1
 
@@ -308,10 +306,10 @@ def test_a_deadlock_is_resolved(db: Database, database: str) -> None:
 def test_a_pool_that_is_used_up_says_so(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("noetl_celery.store.db.POOL_SECONDS", 0.05)
     small = Database(make_settings(database, pool_size=2))
-    connections = [small.engine.connect() for _ in range(4)]
-    with pytest.raises(Unreachable, match=r"all database connections of this process \(4\) are in use"):
-        small.run(lambda connection: None, patience_seconds=0.1)
-    for connection in connections:
-        connection.close()
+    with ExitStack() as held:
+        for _ in range(4):
+            held.enter_context(small.connect())
+        with pytest.raises(Unreachable, match=r"all database connections of this process \(4\) are in use"):
+            small.run(lambda connection: None, patience_seconds=0.1)
     small.run(lambda connection: None)
     small.close()

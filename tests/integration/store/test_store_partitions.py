@@ -8,12 +8,10 @@ from typing import Any
 
 import psycopg
 import pytest
-import sqlalchemy as sa
 from services import make_settings
 from world import World
 
 from noetl_celery.engine.decision import Event
-from noetl_celery.ids import new_id
 from noetl_celery.store import events, migrate, partitions
 from noetl_celery.store.db import Database
 
@@ -43,14 +41,6 @@ def now(world: World) -> datetime:
 
 def names(first: datetime, number: int) -> list[str]:
     return [f"event_{first + index * WEEK:%Gw%V}" for index in range(number)]
-
-
-def add_execution(world: World, **columns: Any) -> int:
-    values = {"execution_id": new_id(), "catalog_id": 1, "path": "p", "status": "RUNNING", **columns}
-    values |= dict.fromkeys(("workload", "ctx", "state"), "{}")
-    marks = ", ".join(["%s"] * len(values))
-    world.q(f"INSERT INTO noetl.execution ({', '.join(values)}) VALUES ({marks})", *values.values())
-    return int(values["execution_id"])
 
 
 def test_the_schema_comes_with_eight_weeks(world: World) -> None:
@@ -84,8 +74,8 @@ def test_an_event_without_a_place_gets_one(world: World) -> None:
     """Nobody has made weeks for long: the transaction is run again after it."""
     for name in world.column("SELECT relname FROM pg_class WHERE relispartition AND relkind = 'r'"):
         world.q(f"DROP TABLE noetl.{name}")
-    execution = add_execution(world)
-    with pytest.raises(sa.exc.IntegrityError) as caught, world.process.db.begin() as connection:
+    execution = world.add_execution()
+    with pytest.raises(psycopg.errors.CheckViolation) as caught, world.process.db.begin() as connection:
         events.append(connection, execution, [Event("test", "OK")])
     assert partitions.lacking(caught.value)
     world.process.db.run(lambda connection: events.append(connection, execution, [Event("test", "OK")]))
@@ -94,9 +84,9 @@ def test_an_event_without_a_place_gets_one(world: World) -> None:
 
 
 def test_a_violated_check_is_no_missing_week(world: World) -> None:
-    execution = add_execution(world)
-    with pytest.raises(sa.exc.IntegrityError) as caught, world.process.db.begin() as connection:
-        connection.exec_driver_sql("UPDATE noetl.execution SET status = 'LOST' WHERE execution_id = %s", (execution,))
+    execution = world.add_execution()
+    with pytest.raises(psycopg.errors.CheckViolation) as caught, world.process.db.begin() as connection:
+        connection.execute("UPDATE noetl.execution SET status = 'LOST' WHERE execution_id = %s", (execution,))
     assert not partitions.lacking(caught.value)
 
 
@@ -153,9 +143,7 @@ def test_events_move_over_and_back(empty_database: str) -> None:
 
 
 def plan(connection: Any, statement: str, **values: Any) -> str:
-    return "\n".join(
-        line for (line,) in connection.exec_driver_sql(f"EXPLAIN (ANALYZE, TIMING off) {statement}", values)
-    )
+    return "\n".join(line for (line,) in connection.execute(f"EXPLAIN (ANALYZE, TIMING off) {statement}", values))
 
 
 @pytest.fixture
@@ -174,13 +162,13 @@ def many_weeks(world: World) -> World:
 
 def test_reading_touches_no_week_before_the_execution(many_weeks: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world = many_weeks
-    execution = add_execution(world)
+    execution = world.add_execution()
     world.do(events.append, execution, [Event("step.enter", "OK", "s", 5)])
     plans: list[str] = []
 
     def explained(connection: Any, statement: str, **values: Any) -> Any:
         plans.append(plan(connection, statement, **values))
-        return connection.exec_driver_sql(statement, values)
+        return connection.execute(statement, values)
 
     monkeypatch.setattr(events, "every", explained)
     monkeypatch.setattr(events, "execute", lambda c, statement, **v: plans.append(plan(c, statement, **v)))
@@ -195,7 +183,7 @@ def test_reading_touches_no_week_before_the_execution(many_weeks: World, monkeyp
 def test_a_parent_of_weeks_ago_is_found(many_weeks: World) -> None:
     """An execution that was submitted three weeks ago: what it did then is still its story."""
     world = many_weeks
-    execution = add_execution(world, created_at=now(world) - 3 * WEEK)
+    execution = world.add_execution(created_at=now(world) - 3 * WEEK)
     world.do(events.append, execution, [Event("step.enter", "OK", "s", 5)])
     world.q("UPDATE noetl.event SET created_at = created_at - interval '2 weeks' WHERE execution_id = %s", execution)
     world.do(events.append, execution, [Event("step.exit", "OK", "s", 5, parent="step.enter")])
@@ -208,8 +196,8 @@ def test_settings_of_another_time_zone_make_the_same_weeks(world: World) -> None
     expected = weeks(world)
     world.q(f"DROP TABLE noetl.{expected[-1]}")
     with world.process.db.begin() as connection:
-        connection.exec_driver_sql("SET LOCAL TimeZone = 'Pacific/Auckland'")
-        connection.exec_driver_sql("SET LOCAL DateStyle = 'German'")
+        connection.execute("SET LOCAL TimeZone = 'Pacific/Auckland'")
+        connection.execute("SET LOCAL DateStyle = 'German'")
         assert partitions.make(connection) == 1
     assert weeks(world) == expected
     assert world.do(partitions.make) == 0

@@ -17,7 +17,7 @@ from world import World, wait_for
 from noetl_celery.engine.decision import Event
 from noetl_celery.errors import InputError
 from noetl_celery.ids import new_id
-from noetl_celery.store import events, executions, partitions, signals
+from noetl_celery.store import events, partitions, signals
 from noetl_celery.store import prune as module
 from noetl_celery.store.prune import Pruned, prune
 
@@ -224,7 +224,8 @@ def test_what_is_to_be_run_again_stays(world: World) -> None:
     world.do(signals.add, wanted, "retry", republish_seconds=1)
     with world.process.db.begin() as connection:
         held = member(world)
-        assert executions.lock(connection, held)  # somebody decides on it
+        # Somebody decides on it.
+        connection.execute("SELECT FROM noetl.execution WHERE execution_id = %s FOR NO KEY UPDATE", (held,))
         assert pruned(world).executions == 0
     assert left(world, wanted)["stage"] == 1
     assert here(world) == {wanted, held}

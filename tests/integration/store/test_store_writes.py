@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 from cryptography.fernet import Fernet
+from psycopg import IntegrityError
 from services import make_settings
-from sqlalchemy.exc import IntegrityError
 from world import World, in_thread, wait_for
 
 from noetl_celery.engine.decision import ClaimSpec, Closing, Decision, Event, Opening

@@ -1,0 +1,295 @@
+"""What a lane holds in the database: its run, and rows of its frame. Every exchange with it is one transaction.
+
+All writes name the run; one that has lost its lease changes nothing and raises ``LeaseLost``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from noetl_celery.engine.assign import merge_paths
+from noetl_celery.engine.decision import Event
+from noetl_celery.errors import ServiceError
+from noetl_celery.ids import new_id
+from noetl_celery.runtime.lanes import lane_again
+from noetl_celery.runtime.names import StageNames, load_stage
+from noetl_celery.runtime.process import Process, abandon_rows
+from noetl_celery.runtime.row import Called, Parked
+from noetl_celery.store import children, crashes, events, executions, frames, rows, runs, stages
+from noetl_celery.store.db import Connection
+from noetl_celery.store.outbox import Dispatch
+from noetl_celery.store.rows import RowOutcome, TakenRow
+
+T = TypeVar("T")
+
+#: a row that goes back: its index, the position that it reached (None: as it was), its retries so far
+Back = tuple[int, Mapping[str, Any] | None, int]
+
+#: rows announced ahead may begin for so long; a worker that stood still for longer asks again
+SURE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """What came of an exchange: rows that were taken; ``stop``: no further row starts; ``over``: the frame has ended,
+    and the lane with it."""
+
+    taken: Sequence[TakenRow] = ()
+    stop: bool = False
+    over: bool = False
+
+
+class Holding:
+    """One delivery's hold on a lane of a frame."""
+
+    stage: StageNames
+    frame: Mapping[str, Any]
+
+    def __init__(self, process: Process, frame_id: int, stage_id: int, number: int) -> None:
+        self._process = process
+        self.frame_id, self.stage_id, self.number = frame_id, stage_id, number
+        self.run_id = new_id()
+        self.execution_id = 0
+        #: rows that it may work on at once
+        self.width = 0
+        #: rows begin in their order, one after the other
+        self.ordered = False
+        #: somebody died over this frame: suspects run alone from now on
+        self.careful = False
+        #: places that rows outside hold: their target sent them away, or they wait for a child
+        self.parked = 0
+        #: rows of this lane have been parked: those that woke come before rows that were never begun
+        self.parks = False
+        #: the last time that rows were asked for, there were not enough
+        self.exhausted = False
+        self._floor = 0
+        #: rows that were announced and have not begun: they may until then, on the monotonic clock
+        self._ahead: frozenset[int] = frozenset()
+        self._sure_until = 0.0
+
+    # -- taking ----------------------------------------------------------------------------------------------------
+
+    def start(self, prepare: Callable[[], None]) -> Sequence[TakenRow] | None:
+        """Takes the lane and its first rows; None if there is nothing to do here.
+
+        ``prepare`` is called when stage and frame are loaded; what it raises undoes all.
+        """
+        begun = time.monotonic()
+        taken = self._process.db.run(partial(self._start, prepare))
+        if taken is None:
+            return None
+        if not self.careful:
+            self._sure(begun, [row.index for row in taken])
+        return self._accepted(taken, self.width - self.parked)
+
+    def _start(self, prepare: Callable[[], None], connection: Connection) -> list[TakenRow] | None:
+        stage = load_stage(self._process, connection, self.stage_id)
+        if stage is None:
+            return None
+        lease, heartbeat = stage.settings.lease_seconds, stage.settings.heartbeat_seconds
+        place = (self._process.worker_id, self.frame_id, self.number)
+        if not runs.start_lane(connection, self.run_id, *place, lease=lease, heartbeat=heartbeat):
+            return None
+        frame = frames.load(connection, self.frame_id, self.number)
+        assert frame is not None
+        self.stage, self.execution_id, self.frame = stage, stage.execution_id, frame
+        self.width = frames.lane_width(frame["row_concurrency"], frame["lanes"], self.number)
+        self.ordered = frame["row_concurrency"] == 1
+        self.careful = frame["attempt"] > 1
+        # Rows that their target sent away keep their places, also for the lane that comes after; and in a sequence
+        # nothing overtakes them.
+        self.parked = frame["places_taken"]
+        self.parks = self.parked > 0
+        if self.ordered and frame["has_ctx"]:
+            # What earlier rows of the frame wrote is there for the next one, before the frame ends.
+            for writes in stages.frame_ctx(connection, self.frame_id):
+                merge_paths(stage.ctx, writes)
+        prepare()
+        return self._take(connection, self.width - self.parked, begin=not self.careful)
+
+    def _take(self, connection: Connection, want: int, *, idle: bool = True, begin: bool = False) -> list[TakenRow]:
+        if want <= 0:
+            return []
+        take = partial(rows.take, connection, self.frame_id, self.run_id, self.number, begin=begin)
+        floor = 0 if self.parks else self._floor
+        taken = take(floor=floor, limit=want, suspects=self.ordered)
+        if not taken and floor:
+            taken = take(floor=0, limit=want, suspects=self.ordered)
+        if not taken and self.careful and not self.ordered and idle:
+            taken = take(floor=0, limit=1, suspects=True)
+        return taken
+
+    def _accepted(self, taken: Sequence[TakenRow], want: int) -> Sequence[TakenRow]:
+        self.exhausted = len(taken) < want
+        self._floor = taken[-1].index + 1 if taken and not self.ordered else 0
+        return taken
+
+    def begin(self, starting: Sequence[int], open_: Sequence[int], ahead: Sequence[int]) -> None:
+        """Before rows begin: the database confirms that they are still ours, and knows that they have begun.
+
+        ``open_`` have begun, these among them, and are not written yet; ``ahead`` may begin in the next moment, and
+        then nobody needs to ask. Raises ``LeaseLost``, ``Unreachable``.
+        """
+        if self._ahead.issuperset(starting) and time.monotonic() < self._sure_until:
+            self._ahead = self._ahead.difference(starting)
+            return
+        self._announce(open_, ahead)
+
+    def recall(self, open_: Sequence[int]) -> None:
+        """Rows that were announced ahead and have not begun since are not counted as begun any more."""
+        if self._ahead and time.monotonic() >= self._sure_until:
+            self._announce(open_, ())
+
+    def _announce(self, begun: Sequence[int], ahead: Sequence[int]) -> None:
+        asked = time.monotonic()
+        seconds = self.stage.settings.lease_seconds
+        self._process.beginnings.begin(self.run_id, [*begun, *ahead], seconds=seconds)
+        self._sure(asked, ahead)
+
+    def _sure(self, asked: float, ahead: Sequence[int]) -> None:
+        self._ahead = frozenset(ahead)
+        settings = self._process.settings
+        whole = min(self.stage.settings.lease_seconds, settings.dead_after_seconds)
+        self._sure_until = asked + min(SURE_SECONDS, whole / 4)
+
+    # -- exchanging ------------------------------------------------------------------------------------------------
+
+    def exchange(self, outcomes: Sequence[RowOutcome], told: Sequence[Event], want: int, *, idle: bool) -> Exchanged:
+        """Writes outcomes and events, and takes up to ``want`` rows; ``idle``: nothing else is at work or waits."""
+        done = self.write(partial(self._exchange, outcomes, told, want, idle))
+        if want and not done.stop:
+            self._accepted(done.taken, want)
+        return done
+
+    def _exchange(
+        self, outcomes: Sequence[RowOutcome], told: Sequence[Event], want: int, idle: bool, connection: Connection
+    ) -> Exchanged:
+        self._tell(connection, told)
+        if outcomes:
+            again = self._process.settings.republish_seconds
+            end = rows.finish(connection, self.frame_id, self.run_id, outcomes, republish_seconds=again)
+            if end.ended and idle:
+                runs.finish(connection, self.run_id)  # nothing is left that it could give back
+            if end.ended or end.stopping:
+                return Exchanged(stop=True, over=end.ended and idle)
+        elif frames.stopping(connection, self.frame_id):
+            return Exchanged(stop=True)
+        if self.parked:
+            self.parked = frames.places_taken(connection, self.frame_id, self.number)
+        return Exchanged(self._take(connection, want, idle=idle))
+
+    def _tell(self, connection: Connection, told: Sequence[Event]) -> None:
+        if told and runs.held(connection, self.run_id):
+            events.append(connection, self.execution_id, told, frame_id=self.frame_id)
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Runs a write while our lease may still hold; waits for PostgreSQL as long as that."""
+        return self._process.db.run(work, patience_seconds=self.stage.settings.lease_seconds)
+
+    def read(self, look: Callable[[Connection], T]) -> T:
+        """Reads with the same patience."""
+        return self._process.db.read(look, patience_seconds=self.stage.settings.lease_seconds)
+
+    def cancelled(self) -> bool:
+        """Has the execution been told to end?"""
+        return self.read(lambda connection: executions.cancelling(connection, self.execution_id))
+
+    def open_payloads(self) -> list[Any]:
+        """What the rows of the frame that have not ended were claimed as."""
+        payloads = self.read(lambda connection: rows.open_payloads(connection, self.frame_id))
+        return [self.stage.opener.open(payload) for payload in payloads]
+
+    def holds(self) -> bool:
+        """Are the rows still the lane's? Not if the database is away for as long as the lease."""
+        try:
+            return self.read(lambda connection: runs.held(connection, self.run_id))
+        except ServiceError:
+            return False
+
+    # -- rows that wait elsewhere ----------------------------------------------------------------------------------
+
+    def park(self, index: int, end: Parked, retries: int) -> None:
+        """The row waits outside the lane; where its target asked for that, or rows are in order, it keeps its place."""
+        counts = end.throttled or self.ordered
+        self.write(
+            lambda connection: rows.park(
+                connection,
+                self.frame_id,
+                self.run_id,
+                index,
+                end.position.document(),
+                seconds=end.seconds,
+                retries=retries,
+                counts=counts,
+                waits_for=end.child,
+            )
+        )
+        if counts:
+            self._parked_one()
+
+    def start_child(self, index: int, end: Called, retries: int) -> bool:
+        """Starts a child and parks its row; it counts against the lane's width, but holds no slot. False if the
+        execution starts nothing any more."""
+        place = children.Place(
+            self.execution_id, self.stage_id, self.stage.step.name, self.frame_id, self.run_id, index
+        )
+        again = self._process.settings.republish_seconds
+        position = end.position.document()
+        started = self.write(
+            lambda connection: children.start(
+                connection, place, end.child, position, retries=retries, republish_seconds=again
+            )
+        )
+        if started:
+            self._parked_one()
+        return started
+
+    def _parked_one(self) -> None:
+        self.parked += 1
+        self.parks = True
+
+    # -- giving back -----------------------------------------------------------------------------------------------
+
+    def leave(self, back: Sequence[Back]) -> list[Dispatch]:
+        """Hands over what has not begun; another holder may work beside the rows that are still in the air here."""
+        return self.write(partial(self._leave, back))
+
+    def _leave(self, back: Sequence[Back], connection: Connection) -> list[Dispatch]:
+        rows.release(connection, self.frame_id, self.run_id, back)
+        frame = runs.leave_lane(connection, self.run_id, self.frame_id)
+        return [] if frame is None else self._lane_again(connection, frame)
+
+    def give_up(self, back: Sequence[Back], told: Sequence[Event], at_work: int) -> list[Dispatch]:
+        """Gives the lane up; rows that are left over get a fresh one. ``at_work``: rows that had no time to end."""
+        return self._process.db.run(partial(self._give_up, back, told, at_work))
+
+    def _give_up(
+        self, back: Sequence[Back], told: Sequence[Event], at_work: int, connection: Connection
+    ) -> list[Dispatch]:
+        self._tell(connection, told)
+        rows.release(connection, self.frame_id, self.run_id, back)
+        frame = runs.finish_lane(connection, self.run_id, self.frame_id)
+        if frame is None or frame["status"] != "RUNNING":
+            return []
+        if at_work:  # the grace time is over, and our process ends: they begin again elsewhere
+            abandon_rows()
+            place = (self.stage.step.name, self.stage_id, self.frame_id)
+            crashes.hand_over(connection, self.execution_id, *place, self.number, at_work)
+        if frame["stopping"] and frames.skip_unstarted(connection, self.frame_id) == 0:
+            frames.end(connection, self.frame_id, republish_seconds=self._process.settings.republish_seconds)
+            return [Dispatch("orchestrate", self.execution_id)]
+        return self._lane_again(connection, frame)
+
+    def _lane_again(self, connection: Connection, frame: Mapping[str, Any]) -> list[Dispatch]:
+        # Rows may have woken since the lane last looked: their own message was refused, as we held the lane.
+        if (self.ordered and frame["parked"]) or not rows.ready(connection, self.frame_id):
+            return []
+        if frames.places_taken(connection, self.frame_id, self.number) >= self.width:
+            return []
+        place = {"execution_id": self.execution_id, "stage_id": self.stage_id, "frame_id": self.frame_id}
+        again = {**place, "lane": self.number, "step_name": self.stage.step.name}
+        return [lane_again(self._process, connection, again)]
