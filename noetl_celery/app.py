@@ -30,6 +30,7 @@ from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings, load
 from noetl_celery.store.db import patiently
 from noetl_celery.store.migrate import check
 from noetl_celery.store.outbox import Dispatch
+from noetl_celery.tools import http
 
 log = logging.getLogger(__name__)
 
@@ -151,6 +152,12 @@ def _check_schema(**_: Any) -> None:
     except NoetlError as error:
         print(f"noetl-celery: {error}", file=sys.stderr)
         raise WorkerShutdown(1) from error
+
+
+@signals.worker_init.connect
+def _warm(**_: Any) -> None:
+    """What takes a while to load is there before the first row, and shared by all processes of the node."""
+    http.certificates()
 
 
 @signals.worker_init.connect

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import os
+import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
@@ -131,10 +133,16 @@ class HttpTool:
         return b"".join(chunks)
 
 
+@cache
+def certificates() -> ssl.SSLContext:
+    """What servers are verified by. Read once, which takes a while: best before a node forks its processes."""
+    return httpx.create_ssl_context()
+
+
 def _new_client(verify: bool) -> httpx.Client:
     no_cookies = CookieJar(policy=DefaultCookiePolicy(allowed_domains=[]))
     client = httpx.Client(
-        verify=verify,
+        verify=certificates() if verify else False,
         limits=_LIMITS,
         cookies=no_cookies,
         headers={"User-Agent": "noetl-celery"},
