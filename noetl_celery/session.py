@@ -31,6 +31,7 @@ class Session(psycopg.Connection[Any]):
         super().__init__(*args, **kwargs)
         #: on the monotonic clock
         self.opened_at = time.monotonic()
+        self._batch: psycopg.Pipeline | None = None
 
     @contextmanager
     def patient(self, seconds: float | None) -> Iterator[None]:
@@ -40,6 +41,25 @@ class Session(psycopg.Connection[Any]):
             yield
         finally:
             self.silence_seconds = before
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Meanwhile a statement is sent without waiting for its reply, until somebody looks at one: then all that were
+        sent before it are answered as well. What is wrong with a statement is raised there, at the latest at the end.
+
+        Each statement has to be a single one, and none a COPY (libpq's pipeline mode).
+        """
+        outer = self._batch
+        with self.pipeline() as self._batch:
+            try:
+                yield
+            finally:
+                self._batch = outer
+
+    def settle(self) -> None:
+        """Waits for the replies to all that was sent; raises what was wrong with it."""
+        if self._batch is not None:
+            self._batch.sync()
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         """psycopg's own wait for an answer, within the limit."""

@@ -107,7 +107,7 @@ def run_claim(process: Process, publisher: Publisher, claim_id: int) -> None:
     """
     run_id = new_id()
     try:
-        begun = process.db.run(lambda connection: _begin(process, connection, claim_id, run_id))
+        begun = process.db.run(lambda connection: _begin(process, connection, claim_id, run_id), batched=False)
         answer: _Answer | None = _elsewhere(begun) if isinstance(begun, _Attempt) else begun
     except LeaseLost as lost:
         log.info("%s", lost)
@@ -160,9 +160,10 @@ def _here(attempt: _Attempt, connection: Connection) -> _Answer:
     with connection.patient(attempt.request.timeout_seconds):
         claimed = attempt.source.driver.claim(replace(attempt.request, session=connection), lambda rows, source: None)
     faults.reached("claim.claimed")
-    rows, _ = attempt.fresh(connection, claimed.rows)
-    made = attempt.make_frames(connection, rows, None)
-    return attempt.answer(connection, claimed, made, run_id=None)
+    with connection.batch():
+        rows, _ = attempt.fresh(connection, claimed.rows)
+        made = attempt.make_frames(connection, rows, None)
+        return attempt.answer(connection, claimed, made, run_id=None)
 
 
 def _elsewhere(attempt: _Attempt) -> _Answer:

@@ -92,10 +92,9 @@ class Holding:
             return None
         lease, heartbeat = stage.settings.lease_seconds, stage.settings.heartbeat_seconds
         place = (self._process.worker_id, self.frame_id, self.number)
-        if not runs.start_lane(connection, self.run_id, *place, lease=lease, heartbeat=heartbeat):
+        frame = runs.start_lane(connection, self.run_id, *place, lease=lease, heartbeat=heartbeat)
+        if frame is None:
             return None
-        frame = frames.load(connection, self.frame_id, self.number)
-        assert frame is not None
         self.stage, self.execution_id, self.frame = stage, stage.execution_id, frame
         self.width = frames.lane_width(frame["row_concurrency"], frame["lanes"], self.number)
         self.ordered = frame["row_concurrency"] == 1
@@ -179,7 +178,7 @@ class Holding:
         elif frames.stopping(connection, self.frame_id):
             return Exchanged(stop=True)
         if self.parked:
-            self.parked = frames.places_taken(connection, self.frame_id, self.number)
+            self.parked = runs.places_taken(connection, self.frame_id, self.number)
         return Exchanged(self._take(connection, want, idle=idle))
 
     def _tell(self, connection: Connection, told: Sequence[Event]) -> None:
@@ -288,7 +287,7 @@ class Holding:
         # Rows may have woken since the lane last looked: their own message was refused, as we held the lane.
         if (self.ordered and frame["parked"]) or not rows.ready(connection, self.frame_id):
             return []
-        if frames.places_taken(connection, self.frame_id, self.number) >= self.width:
+        if runs.places_taken(connection, self.frame_id, self.number) >= self.width:
             return []
         place = {"execution_id": self.execution_id, "stage_id": self.stage_id, "frame_id": self.frame_id}
         again = {**place, "lane": self.number, "step_name": self.stage.step.name}

@@ -44,11 +44,10 @@ def orchestrate(process: Process, publisher: Messages, execution_id: int) -> int
 def _turn(process: Process, connection: Connection, execution_id: int) -> list[Dispatch] | None:
     """One pass, in one transaction. None if somebody else holds the execution, or nothing waits."""
     try:
-        locked = executions.lock(connection, execution_id)
-        if locked is None:
-            return None
-        inbox = signals.read(connection, execution_id, process.settings.signal_batch)
-        if not inbox.ids:
+        lock = executions.lock(connection, execution_id)
+        read = signals.read(connection, execution_id, process.settings.signal_batch)
+        locked, inbox = lock(), read()
+        if locked is None or not inbox.ids:
             return None
         catalog_id, state = locked
         hiding.learn_workload(execution_id, state.workload)

@@ -19,7 +19,7 @@ from noetl_celery.runtime.process import Process, stop_announced
 from noetl_celery.runtime.publish import Publisher
 from noetl_celery.runtime.settle import settle_claims
 from noetl_celery.store import crashes, outbox, partitions, prune, rows, runs, signals, workers
-from noetl_celery.store.db import Connection, execute
+from noetl_celery.store.db import Connection, changed, execute
 from noetl_celery.store.outbox import Dispatch
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def _my_turn(connection: Connection, name: str, interval: float) -> bool:
     """Is it due? Then the clock is moved on, and nobody else gets this turn."""
     execute(connection, "INSERT INTO noetl.sweep (name) VALUES (%(name)s) ON CONFLICT DO NOTHING", name=name)
     return bool(
-        execute(
+        changed(
             connection,
             """
             UPDATE noetl.sweep SET due_at = clock_timestamp() + %(interval)s * interval '1 second'
@@ -59,7 +59,7 @@ def _my_turn(connection: Connection, name: str, interval: float) -> bool:
             """,
             name=name,
             interval=interval,
-        ).rowcount
+        )
     )
 
 

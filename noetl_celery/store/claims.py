@@ -10,7 +10,7 @@ from psycopg.types.json import Json
 from noetl_celery.engine.decision import ClaimSpec, Event
 from noetl_celery.errors import LeaseLost
 from noetl_celery.store import events, outbox, signals
-from noetl_celery.store.db import Connection, every, execute, one
+from noetl_celery.store.db import Connection, changed, every, execute, one
 
 
 def issue(connection: Connection, execution_id: int, claims: Sequence[ClaimSpec]) -> None:
@@ -90,7 +90,7 @@ def take(connection: Connection, claim_id: int, run_id: int) -> None:
     """OPEN → TAKEN by a run, for sources whose claim cannot share our transaction; its outbox row has served."""
     outbox.take_claim(connection, claim_id)
     _expect(
-        execute(
+        changed(
             connection,
             """
             UPDATE noetl.claim SET status = 'TAKEN', taken_by = %(run)s
@@ -98,7 +98,7 @@ def take(connection: Connection, claim_id: int, run_id: int) -> None:
             """,
             claim=claim_id,
             run=run_id,
-        ).rowcount,
+        ),
         claim_id,
     )
 
@@ -106,7 +106,7 @@ def take(connection: Connection, claim_id: int, run_id: int) -> None:
 def hold(connection: Connection, claim_id: int, run_id: int) -> None:
     """Asserts that the run still holds the ticket, and keeps it so until the transaction ends. Raises ``LeaseLost``."""
     _expect(
-        execute(
+        changed(
             connection,
             """
             SELECT FROM noetl.claim c JOIN noetl.run r ON r.run_id = c.taken_by
@@ -114,7 +114,7 @@ def hold(connection: Connection, claim_id: int, run_id: int) -> None:
             """,
             claim=claim_id,
             run=run_id,
-        ).rowcount,
+        ),
         claim_id,
     )
 
@@ -131,7 +131,7 @@ def answer(
 ) -> None:
     """Ends a ticket (FILLED, EMPTY, FAILED) and tells the execution. ``LeaseLost``: the run does not hold it."""
     _expect(
-        execute(
+        changed(
             connection,
             """
             UPDATE noetl.claim SET status = %(status)s, taken_by = NULL
@@ -140,7 +140,7 @@ def answer(
             claim=claim["claim_id"],
             status=status,
             run=run_id,
-        ).rowcount,
+        ),
         claim["claim_id"],
     )
     outbox.take_claim(connection, claim["claim_id"])

@@ -10,7 +10,7 @@ from cryptography.fernet import Fernet, InvalidToken
 
 from noetl_celery.errors import InputError, NotFound, ServiceError
 from noetl_celery.settings import Settings
-from noetl_celery.store.db import Connection, every, execute, one
+from noetl_celery.store.db import Connection, changed, every, execute, one
 
 
 class Vault:
@@ -72,4 +72,4 @@ def names(connection: Connection) -> list[dict[str, Any]]:
 
 def delete(connection: Connection, name: str) -> bool:
     """Removes a credential; False if there was none."""
-    return bool(execute(connection, "DELETE FROM noetl.credential WHERE name = %(name)s", name=name).rowcount)
+    return bool(changed(connection, "DELETE FROM noetl.credential WHERE name = %(name)s", name=name))

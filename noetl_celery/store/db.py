@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Generic, TypeVar
 
 import psycopg
@@ -24,6 +24,10 @@ from noetl_celery.store import partitions
 T = TypeVar("T")
 #: what a store function is given: a connection of ours, mostly in a transaction of the caller
 Connection = Session
+#: the rows of a statement, as mappings
+Asked = psycopg.Cursor[dict[str, Any]]
+#: what has been asked, and is answered when it is called: until then a batch goes on
+Reply = Callable[[], T]
 
 #: how long a transaction waits for PostgreSQL before it gives up, in seconds
 PATIENCE_SECONDS = 60.0
@@ -147,15 +151,17 @@ class Database:
 
         return _patiently(patience_seconds, attempt)
 
-    def run(self, work: Callable[[Connection], T], *, patience_seconds: float = PATIENCE_SECONDS) -> T:
+    def run(
+        self, work: Callable[[Connection], T], *, patience_seconds: float = PATIENCE_SECONDS, batched: bool = True
+    ) -> T:
         """Runs ``work`` in a transaction, again while what undoes it is passing: a deadlock, a lost connection, a
         server that is away or takes no writes.
 
         It is committed once: where the reply of a COMMIT was lost, the server is asked what became of it. ``work`` must
         be re-runnable all the same; what it changes outside the database has to be that of its last run. Gives up with
-        ``Unreachable`` after ``patience_seconds``.
+        ``Unreachable`` after ``patience_seconds``. ``batched``: as :meth:`Session.batch` has it; not for SQL of others.
         """
-        return _patiently(patience_seconds, _Once(self, work))
+        return _patiently(patience_seconds, _Once(self, work, batched))
 
     def connect_raw(self, purpose: str = "pulse") -> Session:
         """A session of its own outside the pool, in autocommit mode, for whoever keeps it. ``Unreachable``.
@@ -178,8 +184,8 @@ class Database:
 class _Once(Generic[T]):
     """A transaction that may be tried again and again, and is committed once."""
 
-    def __init__(self, db: Database, work: Callable[[Connection], T]) -> None:
-        self._db, self._work = db, work
+    def __init__(self, db: Database, work: Callable[[Connection], T], batched: bool) -> None:
+        self._db, self._work, self._batched = db, work, batched
         #: the transaction whose COMMIT was not answered, and what ``work`` returned in it
         self._unheard: tuple[str, T] | None = None
 
@@ -204,24 +210,32 @@ class _Once(Generic[T]):
             return self._attempt(connection)
 
     def _attempt(self, connection: Connection) -> T:
-        transaction = _begin(connection)
-        result = self._work(connection)
+        committing: tuple[str, T] | None = None
         try:
-            connection.commit()
+            with connection.batch() if self._batched else nullcontext():
+                transaction = _begin(connection)
+                result = self._work(connection)
+                committing = transaction(), result
+                connection.execute("COMMIT")
         except psycopg.Error:
-            if connection.closed:
-                self._unheard = (transaction, result)
+            if committing is not None and connection.closed:
+                self._unheard = committing
             raise
         return result
 
 
-def _begin(connection: Connection) -> str:
-    """Begins a transaction, and returns its id, both in one round trip."""
-    cursor = connection.execute("BEGIN; SELECT pg_current_xact_id()::text", prepare=False)
-    cursor.nextset()
-    row = cursor.fetchone()
-    assert row is not None
-    return str(row[0])
+def _begin(connection: Connection) -> Reply[str]:
+    """Begins a transaction; returns what tells its id."""
+    with connection.batch():
+        connection.execute("BEGIN")
+        asked = connection.execute("SELECT pg_current_xact_id()::text")
+
+    def transaction() -> str:
+        row = asked.fetchone()
+        assert row is not None
+        return str(row[0])
+
+    return transaction
 
 
 @contextmanager
@@ -297,23 +311,31 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def execute(connection: Connection, sql: str, **values: Any) -> psycopg.Cursor[Any]:
+def execute(connection: Connection, sql: str, **values: Any) -> None:
     """Runs hot SQL text with psycopg's own ``%(name)s`` parameters in the caller's transaction."""
-    return connection.execute(sql, values)
+    connection.execute(sql, values)
+
+
+def changed(connection: Connection, sql: str, **values: Any) -> int:
+    """The same; how many rows it wrote."""
+    cursor = connection.execute(sql, values)
+    connection.settle()
+    return cursor.rowcount
+
+
+def ask(connection: Connection, sql: str, **values: Any) -> Asked:
+    """Rows as mappings, when they are fetched: until then a batch goes on."""
+    return connection.cursor(row_factory=dict_row).execute(sql, values)
 
 
 def one(connection: Connection, sql: str, **values: Any) -> dict[str, Any] | None:
     """The first row as a mapping, or None."""
-    return _mappings(connection, sql, values).fetchone()
+    return ask(connection, sql, **values).fetchone()
 
 
 def every(connection: Connection, sql: str, **values: Any) -> list[dict[str, Any]]:
     """All rows as mappings."""
-    return _mappings(connection, sql, values).fetchall()
-
-
-def _mappings(connection: Connection, sql: str, values: Mapping[str, Any]) -> psycopg.Cursor[dict[str, Any]]:
-    return connection.cursor(row_factory=dict_row).execute(sql, values)
+    return ask(connection, sql, **values).fetchall()
 
 
 def json_value(value: Any) -> Json | None:

@@ -11,7 +11,7 @@ from psycopg.types.json import Json
 from noetl_celery.engine.decision import Decision
 from noetl_celery.engine.state import ExecutionState
 from noetl_celery.store import signals
-from noetl_celery.store.db import Connection, every, execute, json_value, one
+from noetl_celery.store.db import Connection, Reply, ask, every, execute, json_value, one
 from noetl_celery.store.results import brief
 
 _COLUMNS = (
@@ -62,12 +62,12 @@ def submit(
     signals.add(connection, execution_id, "start", republish_seconds=republish_seconds)
 
 
-def lock(connection: Connection, execution_id: int) -> tuple[int, ExecutionState] | None:
+def lock(connection: Connection, execution_id: int) -> Reply[tuple[int, ExecutionState] | None]:
     """Takes the execution's row lock and loads its state; None if it is held elsewhere, or no signal waits for it.
 
     ``FOR NO KEY UPDATE SKIP LOCKED``: whoever does not get it leaves at once, the holder looks again after its commit.
     """
-    row = one(
+    asked = ask(
         connection,
         """
         SELECT catalog_id, status, workload, ctx, state, error, parent_iter FROM noetl.execution e
@@ -77,12 +77,17 @@ def lock(connection: Connection, execution_id: int) -> tuple[int, ExecutionState
         """,
         execution=execution_id,
     )
-    if row is None:
-        return None
-    state = ExecutionState(execution_id, row["status"], row["workload"], row["ctx"], row["error"])
-    state.parent_iter = row["parent_iter"]
-    state.restore(row["state"])
-    return row["catalog_id"], state
+
+    def locked() -> tuple[int, ExecutionState] | None:
+        row = asked.fetchone()
+        if row is None:
+            return None
+        state = ExecutionState(execution_id, row["status"], row["workload"], row["ctx"], row["error"])
+        state.parent_iter = row["parent_iter"]
+        state.restore(row["state"])
+        return row["catalog_id"], state
+
+    return locked
 
 
 def save(connection: Connection, state: ExecutionState, decision: Decision) -> None:

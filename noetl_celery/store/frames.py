@@ -12,7 +12,7 @@ from psycopg.types.json import Json
 from noetl_celery.engine.decision import Event
 from noetl_celery.errors import ServiceError
 from noetl_celery.store import events, ledger, signals
-from noetl_celery.store.db import Connection, every, execute, json_value, one
+from noetl_celery.store.db import Connection, ask, changed, every, execute, json_value, one
 from noetl_celery.store.loaders import elements_of
 from noetl_celery.template.lazy import document
 
@@ -86,7 +86,7 @@ def create_slice(connection: Connection, frame: NewFrame, source: Mapping[str, A
     Raises ``ServiceError`` if the list is not what it was any more.
     """
     elements, values = elements_of(source)
-    made = execute(
+    made = changed(
         connection,
         f"""
         {_MADE}
@@ -97,7 +97,7 @@ def create_slice(connection: Connection, frame: NewFrame, source: Mapping[str, A
         **values,
         start=start,
         stop=start + rows,
-    ).rowcount
+    )
     if made != rows:
         raise ServiceError(f"a list that a loop runs over has only {made} of {rows} elements left: was it deleted?")
 
@@ -121,35 +121,6 @@ def _frame_values(frame: NewFrame, rows: int) -> dict[str, Any]:
         "digests": list(frame.digests) if frame.digests is not None else None,
         "claimed_at": json_value(frame.source),
     }
-
-
-#: rows of frame %(frame)s that count against the width of lane %(lane)s beside those that its holder has: parked ones,
-#: and those in the air of a run that is leaving the lane
-_PLACES_TAKEN = """
-    SELECT count(*) FROM noetl.row r
-    WHERE frame_id = %(frame)s AND lane = %(lane)s AND (status = 'PARKED' OR (
-        status = 'TAKEN' AND EXISTS (SELECT FROM noetl.run n WHERE n.run_id = r.taken_by AND n.lane < 0)))
-"""
-
-
-def load(connection: Connection, frame_id: int, lane: int) -> Mapping[str, Any] | None:
-    """What a lane needs of its frame; ``places_taken`` as :func:`places_taken` says."""
-    return one(
-        connection,
-        f"""
-        SELECT frame_id, stage_id, execution_id, claim_id, token, status, frame_index, rows, lanes, row_concurrency,
-               attempt, stopping, fail_fast, has_ctx, ({_PLACES_TAKEN}) AS places_taken
-        FROM noetl.frame WHERE frame_id = %(frame)s
-        """,
-        frame=frame_id,
-        lane=lane,
-    )
-
-
-def places_taken(connection: Connection, frame_id: int, lane: int) -> int:
-    """How many rows count against this lane's width beside those that its holder has."""
-    row = one(connection, f"SELECT ({_PLACES_TAKEN}) AS n", frame=frame_id, lane=lane)
-    return int(row["n"]) if row else 0
 
 
 def stopping(connection: Connection, frame_id: int) -> bool:
@@ -184,7 +155,7 @@ def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> N
     Lanes that were asked for and never started are not needed any more. The books of the frame are checked. Called by
     a transaction that has locked the frame.
     """
-    frame = one(
+    ended = ask(
         connection,
         """
         WITH unneeded AS (
@@ -201,9 +172,11 @@ def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> N
         """,
         frame=frame_id,
     )
+    counted = ledger.count(connection, frame_id)
+    frame = ended.fetchone()
     if frame is None:
         return
-    ledger.check_frame(connection, frame_id)
+    ledger.check_frame(connection, counted)
     ok, failed = frame["ok_rows"] * frame["weight"], frame["failed_rows"] * frame["weight"]
     if frame["kind"] != "single":
         counts = {"frame_index": frame["frame_index"], "ok": ok, "failed": failed, "reruns": frame["reruns"]}

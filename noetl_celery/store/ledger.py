@@ -14,7 +14,7 @@ from typing import Any
 
 from noetl_celery.engine.decision import Event
 from noetl_celery.store import events
-from noetl_celery.store.db import Connection, every, one
+from noetl_celery.store.db import Asked, Connection, ask, every
 
 log = logging.getLogger(__name__)
 
@@ -78,16 +78,22 @@ _BALANCED = """
 """
 
 
-def check_frame(connection: Connection, frame_id: int) -> None:
+def count(connection: Connection, frame_id: int) -> Asked:
+    """What the counters of a frame say, and what is there, for :func:`check_frame`."""
+    return ask(connection, f"{_COUNTED} WHERE f.frame_id = %(frame)s", frame=frame_id)
+
+
+def check_frame(connection: Connection, counted: Asked) -> None:
     """Checks a frame that has just ended, in the transaction that ends it.
 
     A difference undoes nothing: it is told as the event ``ledger.difference`` with the numbers and the first rows that
     are not final, and logged as an error.
     """
-    frame = one(connection, f"{_COUNTED} WHERE f.frame_id = %(frame)s", frame=frame_id)
+    frame = counted.fetchone()
     problems = _problems(frame) if frame is not None else ()
     if frame is None or not problems:
         return
+    frame_id = frame["frame_id"]
     found = every(
         connection,
         """

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from noetl_celery.store.db import Connection, every, execute
+from noetl_celery.store.db import Connection, changed, every, execute
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def all_due(connection: Connection) -> int:
 
     Idempotent. Rows that somebody holds at this moment are being taken, and left out.
     """
-    return execute(
+    return changed(
         connection,
         """
         WITH waiting AS (
@@ -136,7 +136,7 @@ def all_due(connection: Connection) -> int:
         UPDATE noetl.outbox o SET published = 0, publish_at = clock_timestamp()
         FROM waiting WHERE o.outbox_id = waiting.outbox_id
         """,
-    ).rowcount
+    )
 
 
 def _dispatch(row: dict[str, object]) -> Dispatch:

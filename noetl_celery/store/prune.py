@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from noetl_celery.errors import InputError
 from noetl_celery.store import partitions
-from noetl_celery.store.db import Connection, every, execute, one
+from noetl_celery.store.db import Connection, changed, every, one
 from noetl_celery.store.partitions import Partition
 
 T = TypeVar("T")
@@ -99,12 +99,12 @@ def drop_strays(connection: Connection, *, limit: int) -> bool:
     Up to ``limit`` of each kind; says whether there may be more.
     """
     return limit in [
-        execute(
+        changed(
             connection,
             f"DELETE FROM noetl.{table} WHERE ctid = ANY(ARRAY(SELECT t.ctid FROM noetl.{table} t WHERE NOT EXISTS ("
             f"SELECT FROM noetl.{owner} o WHERE o.{owner}_id = t.{owner}_id) LIMIT %(limit)s))",
             limit=limit,
-        ).rowcount
+        )
         for table, owner in (("signal", "execution"), ("outbox", "execution"), ("wakeup", "frame"))
     ]
 
@@ -192,7 +192,7 @@ def _seal(connection: Connection, *, root: int, cutoff: datetime) -> int | None:
     )
     if old is None:
         return None
-    return execute(connection, "DELETE FROM noetl.stage WHERE execution_id = %(root)s", root=root).rowcount
+    return changed(connection, "DELETE FROM noetl.stage WHERE execution_id = %(root)s", root=root)
 
 
 def _remove_some(connection: Connection, *, ids: list[int]) -> tuple[bool, dict[str, int]]:
@@ -229,13 +229,13 @@ def _remove_some(connection: Connection, *, ids: list[int]) -> tuple[bool, dict[
 
 
 def _delete(connection: Connection, table: str, where: str, limit: int, **values: object) -> int:
-    return execute(
+    return changed(
         connection,
         f"DELETE FROM noetl.{table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM noetl.{table} WHERE {where} "
         "LIMIT %(limit)s))",
         limit=limit,
         **values,
-    ).rowcount
+    )
 
 
 def _nothing_before(connection: Connection, *, cutoff: datetime, without: set[int]) -> datetime:

@@ -7,48 +7,74 @@ from typing import Any
 
 import psycopg
 
-from noetl_celery.store.db import Connection, every, execute, one
+from noetl_celery.store.db import Asked, Connection, ask, changed, every, execute, one
 
 
 def start_lane(
     connection: Connection, run_id: int, worker_id: int, frame_id: int, lane: int, *, lease: float, heartbeat: float
-) -> bool:
-    """Takes a lane of a RUNNING frame for ``run_id``, with the one request for it that is in the outbox. False if
-    nobody asks for the lane (any more), another run holds it, or nothing is left to start.
+) -> Mapping[str, Any] | None:
+    """Takes a lane of a RUNNING frame for ``run_id``, with the one request for it that is in the outbox. Returns what
+    the lane needs of its frame (``places_taken`` as :func:`places_taken` says); None if nobody asks for the lane (any
+    more), another run holds it, or nothing is left to start.
 
     A frame that is stopping still gets lanes for rows whose child has ended: they have to end as well.
     """
-    return bool(
-        execute(
-            connection,
-            """
-            WITH open AS MATERIALIZED ( -- locked first: what waits for this lock finds the lane taken
-                SELECT frame_id, execution_id, stopping FROM noetl.frame
-                WHERE frame_id = %(frame)s AND status = 'RUNNING' FOR NO KEY UPDATE
-            ), asked AS (
-                DELETE FROM noetl.outbox o USING open
-                WHERE o.frame_id = open.frame_id AND o.lane = %(lane)s
-                  AND NOT EXISTS (SELECT FROM noetl.run r WHERE r.frame_id = o.frame_id AND r.lane = o.lane)
-                  AND (NOT open.stopping OR EXISTS (
-                      SELECT FROM noetl.row r
-                      WHERE r.frame_id = o.frame_id AND r.status = 'READY' AND r.waits_for IS NOT NULL))
-                RETURNING open.frame_id, open.execution_id
-            ), started AS (
-                UPDATE noetl.frame f SET lane_starts = f.lane_starts + 1 FROM asked WHERE f.frame_id = asked.frame_id
-            )
+    started = ask(
+        connection,
+        """
+        WITH open AS MATERIALIZED ( -- locked first: what waits for this lock finds the lane taken
+            SELECT frame_id, execution_id, claim_id, token, frame_index, rows, lanes, row_concurrency, attempt,
+                   stopping, fail_fast, has_ctx
+            FROM noetl.frame WHERE frame_id = %(frame)s AND status = 'RUNNING' FOR NO KEY UPDATE
+        ), asked AS (
+            DELETE FROM noetl.outbox o USING open
+            WHERE o.frame_id = open.frame_id AND o.lane = %(lane)s
+              AND NOT EXISTS (SELECT FROM noetl.run r WHERE r.frame_id = o.frame_id AND r.lane = o.lane)
+              AND (NOT open.stopping OR EXISTS (
+                  SELECT FROM noetl.row r
+                  WHERE r.frame_id = o.frame_id AND r.status = 'READY' AND r.waits_for IS NOT NULL))
+            RETURNING o.frame_id, o.execution_id
+        ), counted AS (
+            UPDATE noetl.frame f SET lane_starts = f.lane_starts + 1 FROM asked WHERE f.frame_id = asked.frame_id
+        ), started AS (
             INSERT INTO noetl.run (run_id, worker_id, execution_id, frame_id, lane, lease_seconds, lease_until,
                                    heartbeat_seconds, begun)
             SELECT %(run)s, %(worker)s, execution_id, frame_id, %(lane)s, %(lease)s,
                    clock_timestamp() + %(lease)s * interval '1 second', %(heartbeat)s, '{}'
             FROM asked
-            """,
-            run=run_id,
-            worker=worker_id,
-            frame=frame_id,
-            lane=lane,
-            lease=lease,
-            heartbeat=heartbeat,
-        ).rowcount
+        )
+        SELECT open.* FROM open JOIN asked USING (frame_id)
+        """,
+        run=run_id,
+        worker=worker_id,
+        frame=frame_id,
+        lane=lane,
+        lease=lease,
+        heartbeat=heartbeat,
+    )
+    # a statement of its own: it sees what was committed while the first one waited for the lock
+    places = _places_taken(connection, frame_id, lane)
+    frame = started.fetchone()
+    return None if frame is None else {**frame, **(places.fetchone() or {})}
+
+
+def places_taken(connection: Connection, frame_id: int, lane: int) -> int:
+    """How many rows count against this lane's width beside those that its holder has: parked ones, and those in the
+    air of a run that is leaving the lane."""
+    row = _places_taken(connection, frame_id, lane).fetchone()
+    return int(row["places_taken"]) if row else 0
+
+
+def _places_taken(connection: Connection, frame_id: int, lane: int) -> Asked:
+    return ask(
+        connection,
+        """
+        SELECT count(*) AS places_taken FROM noetl.row r
+        WHERE frame_id = %(frame)s AND lane = %(lane)s AND (status = 'PARKED' OR (
+            status = 'TAKEN' AND EXISTS (SELECT FROM noetl.run n WHERE n.run_id = r.taken_by AND n.lane < 0)))
+        """,
+        frame=frame_id,
+        lane=lane,
     )
 
 
@@ -57,7 +83,7 @@ def start_claim(
 ) -> bool:
     """Takes a claim ticket for ``run_id``. False if another run holds it."""
     return bool(
-        execute(
+        changed(
             connection,
             """
             INSERT INTO noetl.run (run_id, worker_id, execution_id, claim_id, lease_seconds, lease_until,
@@ -71,14 +97,14 @@ def start_claim(
             execution=execution_id,
             claim=claim_id,
             lease=lease,
-        ).rowcount
+        )
     )
 
 
 def finish_lane(connection: Connection, run_id: int, frame_id: int) -> Mapping[str, Any] | None:
     """Gives a lane up: rows that it still holds become READY again. Returns the frame's ``{status, stopping, parked}``
     (do PARKED rows exist), or None if the lease had been lost before: then nothing changes."""
-    if not finish(connection, run_id):
+    if not changed(connection, "DELETE FROM noetl.run WHERE run_id = %(run)s", run=run_id):
         return None
     execute(
         connection,
@@ -98,7 +124,7 @@ def leave_lane(connection: Connection, run_id: int, frame_id: int) -> Mapping[st
     Returns what ``finish_lane`` does; None if the frame starts no more rows, or if there is no room: an earlier holder
     of the lane is still leaving. The number of a lane that is being left is ``-1 - lane``. Idempotent.
     """
-    moved = execute(
+    moved = changed(
         connection,
         """
         UPDATE noetl.run r SET lane = least(lane, -1 - lane)
@@ -106,7 +132,7 @@ def leave_lane(connection: Connection, run_id: int, frame_id: int) -> Mapping[st
             OR NOT EXISTS (SELECT FROM noetl.run o WHERE o.frame_id = r.frame_id AND o.lane = -1 - r.lane))
         """,
         run=run_id,
-    ).rowcount
+    )
     frame = _left(connection, frame_id) if moved else None
     return frame if frame is not None and frame["status"] == "RUNNING" and not frame["stopping"] else None
 
@@ -124,9 +150,9 @@ def _left(connection: Connection, frame_id: int) -> Mapping[str, Any] | None:
     )
 
 
-def finish(connection: Connection, run_id: int) -> bool:
-    """Gives the lane or claim up. False if the lease had been lost before."""
-    return bool(execute(connection, "DELETE FROM noetl.run WHERE run_id = %(run)s", run=run_id).rowcount)
+def finish(connection: Connection, run_id: int) -> None:
+    """Gives the lane or claim up, if it is still held."""
+    execute(connection, "DELETE FROM noetl.run WHERE run_id = %(run)s", run=run_id)
 
 
 def held(connection: Connection, run_id: int) -> bool:

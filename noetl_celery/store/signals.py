@@ -9,7 +9,7 @@ from typing import Any
 from psycopg.types.json import Json
 
 from noetl_celery.engine.state import Signal
-from noetl_celery.store.db import Connection, every, execute, one
+from noetl_celery.store.db import Connection, Reply, ask, changed, every, execute, one
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ def pending(connection: Connection, execution_id: int) -> bool:
     return bool(row and row["any"])
 
 
-def read(connection: Connection, execution_id: int, limit: int) -> Inbox:
+def read(connection: Connection, execution_id: int, limit: int) -> Reply[Inbox]:
     """The due signals, oldest first; call it after the lock, in a statement of its own, to see what was committed."""
-    rows = every(
+    asked = ask(
         connection,
         """
         SELECT signal_id, type, data FROM noetl.signal
@@ -70,7 +70,12 @@ def read(connection: Connection, execution_id: int, limit: int) -> Inbox:
         execution=execution_id,
         limit=limit,
     )
-    return Inbox(tuple(row["signal_id"] for row in rows), tuple(Signal(row["type"], row["data"]) for row in rows))
+
+    def inbox() -> Inbox:
+        rows = asked.fetchall()
+        return Inbox(tuple(row["signal_id"] for row in rows), tuple(Signal(row["type"], row["data"]) for row in rows))
+
+    return inbox
 
 
 def consume(connection: Connection, ids: Sequence[int]) -> None:
@@ -125,7 +130,7 @@ def unread(connection: Connection, *, limit: int, republish_seconds: float) -> l
 
 def all_due(connection: Connection) -> int:
     """Messages may be lost: every signal that may be read is announced again now. Their number. Idempotent."""
-    return execute(
+    return changed(
         connection,
         """
         WITH waiting AS (
@@ -135,4 +140,4 @@ def all_due(connection: Connection) -> int:
         UPDATE noetl.signal s SET published = 0, publish_at = clock_timestamp()
         FROM waiting WHERE s.signal_id = waiting.signal_id
         """,
-    ).rowcount
+    )

@@ -28,6 +28,8 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+#: one statement in which no semicolon can hide: only plain strings and identifiers are quoted, nothing is a comment
+_ONE = re.compile(r"""(?:[^'"$;\\/\-]++|'[^'\\]*+'|"[^"]*+"|-(?!-)|/(?!\*))*+(?:;\s*)?""")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _BINDING = re.compile(r"%\(([^()]+)\)s")
 _PLACEHOLDER = re.compile(r"%s(?!\w)")
@@ -80,6 +82,9 @@ def _comment_end(sql: str, position: int) -> int:
 
 def split_statements(sql: str) -> list[Statement]:
     """The statements of ``sql`` in order; empty ones and those that are only comments are dropped."""
+    if _ONE.fullmatch(sql):
+        text = sql.rstrip().removesuffix(";").strip()
+        return [Statement(text, 1 + sql.count("\n", 0, sql.index(text)))] if text else []
     found: list[Statement] = []
     nesting = _Nesting()
     start = end = -1
@@ -171,8 +176,15 @@ _CONTROL: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 
 
+_CONTROL_WORDS = frozenset(pattern[0] for pattern, _ in _CONTROL)
+_FIRST_WORD = re.compile(r"[A-Za-z]+\b")
+
+
 def transaction_control(statement: str | Statement) -> str | None:
     """Names the transaction command that ``statement`` is (``BEGIN``, ``COMMIT``, ``SAVEPOINT`` …), or None."""
+    first = _FIRST_WORD.match(statement if isinstance(statement, str) else statement.text)
+    if first is not None and first[0].upper() not in _CONTROL_WORDS:
+        return None
     words = leading_words(statement, 3)
     for pattern, name in _CONTROL:
         if tuple(words[: len(pattern)]) == pattern:
@@ -187,6 +199,8 @@ def bind(sql: str, known: Mapping[str, Any]) -> tuple[str, dict[str, Any] | None
     parameters then, and psycopg leaves every ``%`` alone. A binding inside a string, an identifier or a comment is
     text.
     """
+    if "%(" not in sql:
+        return sql, None
     values: dict[str, Any] = {}
     parts: list[str] = []
     for hidden, text in _segments(sql):
@@ -208,6 +222,8 @@ def bind_list(sql: str, values: Sequence[Any]) -> tuple[str, list[Any] | None]:
 
     Returns the SQL and the values taken, None if it has no placeholder. Raises ValueError if there are too few values.
     """
+    if "%s" not in sql:
+        return sql, None
     parts: list[str] = []
     count = 0
     for hidden, text in _segments(sql):

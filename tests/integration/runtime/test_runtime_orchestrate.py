@@ -219,7 +219,7 @@ def test_cancelling_stops_rows_that_have_not_started(world: World) -> None:
 def test_a_lock_held_by_a_stranger_only_delays(world: World) -> None:
     execution = world.submit(single())
     with world.process.db.begin() as connection:
-        assert executions.lock(connection, execution)
+        assert executions.lock(connection, execution)()
         assert world.orchestrate(execution) == 0
     assert world.orchestrate(execution) == 1
 

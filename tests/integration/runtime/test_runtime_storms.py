@@ -179,9 +179,9 @@ def test_ten_thousand_signals_are_taken_in_batches_and_in_order(world: World, mo
     real = signals.read
 
     def read(connection: Connection, execution_id: int, limit: int) -> Any:
-        inbox = real(connection, execution_id, limit)
+        inbox = real(connection, execution_id, limit)()
         sizes.append(len(inbox.ids))
-        return inbox
+        return lambda: inbox
 
     monkeypatch.setattr(signals, "read", read)
     while world.value("SELECT count(*) FROM noetl.signal WHERE type IN ('pause', 'resume')"):

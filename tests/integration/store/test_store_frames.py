@@ -254,7 +254,7 @@ def test_parking_twice_waking_twice(world: World) -> None:
     take(world, limit=1)
     options: dict[str, Any] = {"seconds": 0.0, "retries": 3, "counts": True}
     world.do(rows.park, FRAME, RUN, 0, {"task": 1}, **options)
-    assert world.do(frames.places_taken, FRAME, 0) == 1
+    assert world.do(runs.places_taken, FRAME, 0) == 1
     before = world.everything()
     with pytest.raises(LeaseLost):
         world.do(rows.park, FRAME, RUN, 0, {"task": 2}, **options)
@@ -264,7 +264,7 @@ def test_parking_twice_waking_twice(world: World) -> None:
     assert woken == {"frame_id": FRAME, "stage_id": STAGE, "execution_id": EXECUTION, "lane": 0, "step_name": "drain"}
     assert world.do(rows.due, limit=10) == []
     assert world.do(rows.wake, FRAME, limit=10) == []
-    assert world.do(frames.places_taken, FRAME, 0) == 0
+    assert world.do(runs.places_taken, FRAME, 0) == 0
     (row,) = world.do(rows.take, FRAME, RUN, 0, floor=0, limit=1, suspects=False)
     assert (row.index, row.position, row.retries) == (0, {"task": 1}, 3)
 

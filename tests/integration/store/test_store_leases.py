@@ -301,14 +301,14 @@ def test_a_lane_that_is_being_left_has_room_for_another_holder(running: World) -
     later = RUN + 1
     running.do(rows.release, FRAME, RUN, [(1, None, 0), (2, None, 0)])
     assert running.do(runs.leave_lane, RUN, FRAME) == {"status": "RUNNING", "stopping": False, "parked": False}
-    assert running.do(frames.places_taken, FRAME, 0) == 1
+    assert running.do(runs.places_taken, FRAME, 0) == 1
     start(running, later)
     assert running.rows(FRAME) == ["TAKEN", "TAKEN", "TAKEN", "TAKEN"]
-    assert running.do(frames.places_taken, FRAME, 0) == 1, "its own rows are no others'"
+    assert running.do(runs.places_taken, FRAME, 0) == 1, "its own rows are no others'"
     outcome = RowOutcome(0, True, result="0")
     running.do(rows.finish, FRAME, RUN, [outcome], **AGAIN)
     running.do(runs.finish_lane, RUN, FRAME)
-    assert running.do(frames.places_taken, FRAME, 0) == 0
+    assert running.do(runs.places_taken, FRAME, 0) == 0
     assert running.column("SELECT run_id FROM noetl.run") == [later]
 
 

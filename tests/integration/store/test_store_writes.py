@@ -254,7 +254,7 @@ def test_nobody_asks_for_lanes_of_a_frame_that_is_not_at_work(world: World, stat
 def test_signals_are_consumed_by_the_ids_that_were_read(world: World) -> None:
     for number in range(3):
         world.do(signals.add, EXECUTION, "resume", {"n": number}, **AGAIN)
-    inbox = world.do(signals.read, EXECUTION, 2)
+    inbox = world.do(signals.read, EXECUTION, 2)()
     assert [signal.data for signal in inbox.signals] == [{"n": 0}, {"n": 1}]
     for _ in range(2):
         world.do(signals.consume, inbox.ids)
@@ -268,11 +268,11 @@ def test_a_signal_that_commits_out_of_order_is_not_lost(world: World) -> None:
     with psycopg.connect(world.settings.libpq_url) as slow:
         slow.execute("INSERT INTO noetl.signal (execution_id, type, data) VALUES (1, 'cancel', '{}')")
         world.do(signals.add, EXECUTION, "resume", **AGAIN)
-        inbox = world.do(signals.read, EXECUTION, 10)
+        inbox = world.do(signals.read, EXECUTION, 10)()
         world.do(signals.consume, inbox.ids)
         assert not world.do(signals.pending, EXECUTION)
     assert world.do(signals.pending, EXECUTION)
-    assert [signal.type for signal in world.do(signals.read, EXECUTION, 10).signals] == ["cancel"]
+    assert [signal.type for signal in world.do(signals.read, EXECUTION, 10)().signals] == ["cancel"]
 
 
 def test_timers_wait_and_unread_signals_are_announced_again(world: World) -> None:
@@ -302,16 +302,16 @@ def test_submitting_twice_is_one_execution(world: World) -> None:
 def test_the_lock_is_one_holders_and_hinders_nobody_else(world: World) -> None:
     world.do(executions.submit, EXECUTION, 1, "p", {}, **AGAIN)
     with world.process.db.begin() as connection:
-        assert executions.lock(connection, EXECUTION)
-        assert world.do(executions.lock, EXECUTION) is None
+        assert executions.lock(connection, EXECUTION)()
+        assert world.do(executions.lock, EXECUTION)() is None
         world.do(signals.add, EXECUTION, "cancel", **AGAIN)
-    assert world.do(executions.lock, EXECUTION)
-    assert world.do(executions.lock, 12345) is None
+    assert world.do(executions.lock, EXECUTION)()
+    assert world.do(executions.lock, 12345)() is None
 
 
 def test_saving_twice(world: World) -> None:
     world.do(executions.submit, EXECUTION, 1, "p", {}, **AGAIN)
-    _, state = world.do(executions.lock, EXECUTION)
+    _, state = world.do(executions.lock, EXECUTION)()
     state.status, state.ctx = "COMPLETED", {"a": 1}
     for _ in range(2):
         world.do(executions.save, state, Decision(ctx_changed=True))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from noetl_celery.tools import sql
 from noetl_celery.tools.sql import (
     as_sent,
     bind,
@@ -189,3 +190,19 @@ def test_leading_words_end_at_what_is_no_word() -> None:
 )
 def test_line_at(position: int, expected: tuple[int, str]) -> None:
     assert line_at("ab\r\n\ncd", position) == expected
+
+
+@given(st.text("a1 \n\t;'\"$-/*\\%é", max_size=24))
+def test_the_short_way_with_plain_sql_comes_to_the_same(text: str) -> None:
+    short = sql.split_statements(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql, "_ONE", re.compile(r"(?!)"))
+        assert short == sql.split_statements(text)
+
+
+@given(st.text("BEGINbeginCOMMITcommit update-/*; \n1_$é", max_size=16))
+def test_the_short_way_with_what_is_no_transaction_command_comes_to_the_same(text: str) -> None:
+    short = sql.transaction_control(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql, "_FIRST_WORD", re.compile(r"(?!)"))
+        assert short == sql.transaction_control(text)
