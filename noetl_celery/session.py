@@ -56,10 +56,10 @@ class Session(psycopg.Connection[Any]):
             finally:
                 self._batch = outer
 
-    def settle(self) -> None:
-        """Waits for the replies to all that was sent; raises what was wrong with it."""
-        if self._batch is not None:
-            self._batch.sync()
+    def settle(self, cursor: psycopg.Cursor[Any]) -> None:
+        """Waits for the reply to what ``cursor`` has sent, and all before it; raises what was wrong with them."""
+        if self._batch is not None and cursor.pgresult is None:
+            self._batch.sync()  # psycopg's own fetch leaves the server without limits to its waiting for us
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         """psycopg's own wait for an answer, within the limit."""

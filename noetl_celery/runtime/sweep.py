@@ -37,7 +37,7 @@ def sweep(process: Process, publisher: Publisher) -> bool:
     settings = process.settings
     if not process.db.run(lambda connection: _my_turn(connection, "sweep", settings.sweep_seconds)):
         return False
-    for step in (_wake, _return_crashed, settle_claims, _publish_late, _keep_house):
+    for step in (_end_still_sessions, _wake, _return_crashed, settle_claims, _publish_late, _keep_house):
         try:
             step(process, publisher)
         except NoetlError as error:
@@ -61,6 +61,13 @@ def _my_turn(connection: Connection, name: str, interval: float) -> bool:
             interval=interval,
         )
     )
+
+
+def _end_still_sessions(process: Process, publisher: Publisher) -> None:
+    """First of all: others may wait for their locks."""
+    ended = process.db.read(workers.end_still_sessions)
+    if ended:
+        log.warning("%d sessions stood still with their locks, and were ended: is a process stopped?", ended)
 
 
 def _keep_house(process: Process, publisher: Publisher) -> None:

@@ -24,10 +24,10 @@ from noetl_celery.store import partitions
 T = TypeVar("T")
 #: what a store function is given: a connection of ours, mostly in a transaction of the caller
 Connection = Session
-#: the rows of a statement, as mappings
-Asked = psycopg.Cursor[dict[str, Any]]
 #: what has been asked, and is answered when it is called: until then a batch goes on
 Reply = Callable[[], T]
+#: rows as mappings
+Rows = list[dict[str, Any]]
 
 #: how long a transaction waits for PostgreSQL before it gives up, in seconds
 PATIENCE_SECONDS = 60.0
@@ -57,10 +57,12 @@ _PASSING = (
 _AWAY = ("08", "53300", "57P0")
 #: how soon each side notices that the other one is gone: within half a minute
 _KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 25_000}
+#: a session that stands still inside a transaction gives up its locks after so many seconds
+STILL_SECONDS = 20
+POOL_SESSIONS = "noetl-celery store"
 _SERVER = {
     "search_path": "public",
-    # a session that stands still inside a transaction gives up its locks after this
-    "idle_in_transaction_session_timeout": "20s",
+    "idle_in_transaction_session_timeout": f"{STILL_SECONDS}s",
     **{name if name.startswith("tcp") else f"tcp_{name}": value for name, value in _KEEPALIVE.items()},
 }
 
@@ -86,7 +88,7 @@ class Database:
 
     def _create(self) -> QueuePool:
         def connect() -> Any:  # a DBAPI connection, though not to the letter of SQLAlchemy's protocol
-            return self._session("noetl-celery", self._settings.statement_seconds + GRACE_SECONDS)
+            return self._session(POOL_SESSIONS, self._settings.statement_seconds + GRACE_SECONDS)
 
         return QueuePool(connect, pool_size=self._size, max_overflow=self._size, timeout=POOL_SECONDS)
 
@@ -216,7 +218,7 @@ class _Once(Generic[T]):
                 transaction = _begin(connection)
                 result = self._work(connection)
                 committing = transaction(), result
-                connection.execute("COMMIT")
+                connection.execute("COMMIT", prepare=False)
         except psycopg.Error:
             if committing is not None and connection.closed:
                 self._unheard = committing
@@ -231,6 +233,7 @@ def _begin(connection: Connection) -> Reply[str]:
         asked = connection.execute("SELECT pg_current_xact_id()::text")
 
     def transaction() -> str:
+        connection.settle(asked)
         row = asked.fetchone()
         assert row is not None
         return str(row[0])
@@ -319,23 +322,29 @@ def execute(connection: Connection, sql: str, **values: Any) -> None:
 def changed(connection: Connection, sql: str, **values: Any) -> int:
     """The same; how many rows it wrote."""
     cursor = connection.execute(sql, values)
-    connection.settle()
+    connection.settle(cursor)
     return cursor.rowcount
 
 
-def ask(connection: Connection, sql: str, **values: Any) -> Asked:
-    """Rows as mappings, when they are fetched: until then a batch goes on."""
-    return connection.cursor(row_factory=dict_row).execute(sql, values)
+def ask(connection: Connection, sql: str, **values: Any) -> Reply[Rows]:
+    """All rows as mappings, when they are looked at."""
+    cursor = connection.cursor(row_factory=dict_row).execute(sql, values)
+
+    def rows() -> Rows:
+        connection.settle(cursor)
+        return cursor.fetchall()
+
+    return rows
 
 
 def one(connection: Connection, sql: str, **values: Any) -> dict[str, Any] | None:
     """The first row as a mapping, or None."""
-    return ask(connection, sql, **values).fetchone()
+    return next(iter(every(connection, sql, **values)), None)
 
 
-def every(connection: Connection, sql: str, **values: Any) -> list[dict[str, Any]]:
+def every(connection: Connection, sql: str, **values: Any) -> Rows:
     """All rows as mappings."""
-    return ask(connection, sql, **values).fetchall()
+    return ask(connection, sql, **values)()
 
 
 def json_value(value: Any) -> Json | None:

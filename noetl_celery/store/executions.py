@@ -79,7 +79,7 @@ def lock(connection: Connection, execution_id: int) -> Reply[tuple[int, Executio
     )
 
     def locked() -> tuple[int, ExecutionState] | None:
-        row = asked.fetchone()
+        row = next(iter(asked()), None)
         if row is None:
             return None
         state = ExecutionState(execution_id, row["status"], row["workload"], row["ctx"], row["error"])

@@ -173,7 +173,7 @@ def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> N
         frame=frame_id,
     )
     counted = ledger.count(connection, frame_id)
-    frame = ended.fetchone()
+    frame = next(iter(ended()), None)
     if frame is None:
         return
     ledger.check_frame(connection, counted)

@@ -14,7 +14,7 @@ from typing import Any
 
 from noetl_celery.engine.decision import Event
 from noetl_celery.store import events
-from noetl_celery.store.db import Asked, Connection, ask, every
+from noetl_celery.store.db import Connection, Reply, Rows, ask, every
 
 log = logging.getLogger(__name__)
 
@@ -78,22 +78,21 @@ _BALANCED = """
 """
 
 
-def count(connection: Connection, frame_id: int) -> Asked:
+def count(connection: Connection, frame_id: int) -> Reply[Rows]:
     """What the counters of a frame say, and what is there, for :func:`check_frame`."""
     return ask(connection, f"{_COUNTED} WHERE f.frame_id = %(frame)s", frame=frame_id)
 
 
-def check_frame(connection: Connection, counted: Asked) -> None:
+def check_frame(connection: Connection, counted: Reply[Rows]) -> None:
     """Checks a frame that has just ended, in the transaction that ends it.
 
     A difference undoes nothing: it is told as the event ``ledger.difference`` with the numbers and the first rows that
     are not final, and logged as an error.
     """
-    frame = counted.fetchone()
-    problems = _problems(frame) if frame is not None else ()
-    if frame is None or not problems:
+    frame = counted()[0]
+    frame_id, problems = frame["frame_id"], _problems(frame)
+    if not problems:
         return
-    frame_id = frame["frame_id"]
     found = every(
         connection,
         """

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from noetl_celery.store.db import Asked, Connection, ask, changed, every, execute, one
+from noetl_celery.store.db import Connection, Reply, Rows, ask, changed, every, execute, one
 
 
 def start_lane(
@@ -54,18 +54,16 @@ def start_lane(
     )
     # a statement of its own: it sees what was committed while the first one waited for the lock
     places = _places_taken(connection, frame_id, lane)
-    frame = started.fetchone()
-    return None if frame is None else {**frame, **(places.fetchone() or {})}
+    return next(({**frame, **places()[0]} for frame in started()), None)
 
 
 def places_taken(connection: Connection, frame_id: int, lane: int) -> int:
     """How many rows count against this lane's width beside those that its holder has: parked ones, and those in the
     air of a run that is leaving the lane."""
-    row = _places_taken(connection, frame_id, lane).fetchone()
-    return int(row["places_taken"]) if row else 0
+    return int(_places_taken(connection, frame_id, lane)()[0]["places_taken"])
 
 
-def _places_taken(connection: Connection, frame_id: int, lane: int) -> Asked:
+def _places_taken(connection: Connection, frame_id: int, lane: int) -> Reply[Rows]:
     return ask(
         connection,
         """

@@ -72,7 +72,7 @@ def read(connection: Connection, execution_id: int, limit: int) -> Reply[Inbox]:
     )
 
     def inbox() -> Inbox:
-        rows = asked.fetchall()
+        rows = asked()
         return Inbox(tuple(row["signal_id"] for row in rows), tuple(Signal(row["type"], row["data"]) for row in rows))
 
     return inbox

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from noetl_celery.store.db import Connection, execute
+from noetl_celery.store.db import POOL_SESSIONS, STILL_SECONDS, Connection, every, execute
 
 
 def register(session: psycopg.Connection[Any], worker_id: int, name: str) -> bool:
@@ -53,3 +53,20 @@ def forget_dead(connection: Connection, *, after_seconds: float) -> None:
         """,
         after=after_seconds,
     )
+
+
+def end_still_sessions(connection: Connection) -> int:
+    """Ends sessions that stand still with their locks in the middle of a batch, as a process does that is stopped
+    there. Their number. Between batches the server does so itself (``idle_in_transaction_session_timeout``)."""
+    ended = every(
+        connection,
+        """
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND usename = current_user AND application_name = %(name)s
+          AND state = 'active' AND wait_event = 'ClientRead'
+          AND state_change < clock_timestamp() - %(after)s * interval '1 second'
+        """,
+        name=POOL_SESSIONS,
+        after=STILL_SECONDS,
+    )
+    return len(ended)

@@ -16,7 +16,8 @@ from world import in_thread, wait_for
 
 from noetl_celery.errors import Unreachable
 from noetl_celery.session import Session
-from noetl_celery.store.db import Connection, Database, execute, one
+from noetl_celery.store import workers
+from noetl_celery.store.db import Connection, Database, every, execute, one
 
 pytestmark = pytest.mark.integration
 
@@ -100,7 +101,7 @@ def test_a_statement_cut_in_the_middle_is_run_again(db: Database, proxy: Proxy, 
 
     def slow(connection: Connection) -> int:
         tries = work(connection)
-        execute(connection, "SELECT pg_sleep(%(seconds)s)", seconds=0.4 if tries == 1 else 0)
+        every(connection, "SELECT pg_sleep(%(seconds)s)::text", seconds=0.4 if tries == 1 else 0)
         return tries
 
     with in_thread(lambda: (wait_for(lambda: work.tries == 1, "it runs"), proxy.cut())):
@@ -232,7 +233,7 @@ def test_a_session_that_was_idle_in_its_transaction_for_too_long(db: Database, d
     def slow(connection: Connection) -> int:
         tries = work(connection)
         if tries == 1:
-            execute(connection, "SET LOCAL idle_in_transaction_session_timeout = '50ms'")
+            every(connection, "SELECT set_config('idle_in_transaction_session_timeout', '50', true)")
             time.sleep(0.3)
         return tries
 
@@ -313,3 +314,22 @@ def test_a_pool_that_is_used_up_says_so(database: str, monkeypatch: pytest.Monke
             small.run(lambda connection: None, patience_seconds=0.1)
     small.run(lambda connection: None)
     small.close()
+
+
+def test_a_session_that_stands_still_in_the_middle_of_a_batch_is_ended(
+    db: Database, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's own limit to idle transactions does not count there."""
+    monkeypatch.setattr(workers, "STILL_SECONDS", 0.1)
+    others, work = Database(make_settings(database)), Count()
+
+    def stopped(connection: Connection) -> int:
+        tries = work(connection)
+        if tries == 1:
+            wait_for(lambda: others.read(workers.end_still_sessions) == 1, "it is ended")
+        return tries
+
+    assert db.run(stopped) == 2
+    assert counted(database) == 1
+    assert others.read(workers.end_still_sessions) == 0
+    others.close()
