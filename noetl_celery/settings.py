@@ -75,7 +75,7 @@ class Settings(BaseSettings):
     short_wait_seconds: float = Field(
         5.0, ge=0, description="delays up to this long wait in the lane; longer ones park the row"
     )
-    outcome_batch_rows: int = Field(20, ge=1, description="outcomes of rows written at once, at most")
+    outcome_batch_rows: int = Field(100, ge=1, description="outcomes of rows written at once, at most")
     outcome_batch_seconds: float = Field(
         0.1, gt=0, description="how long an outcome waits for others before it is written"
     )

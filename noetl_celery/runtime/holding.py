@@ -58,6 +58,8 @@ class Holding:
         self.width = 0
         #: rows begin in their order, one after the other
         self.ordered = False
+        #: no other lane works on the frame
+        self.alone = False
         #: somebody died over this frame: suspects run alone from now on
         self.careful = False
         #: places that rows outside hold: their target sent them away, or they wait for a child
@@ -73,20 +75,27 @@ class Holding:
 
     # -- taking ----------------------------------------------------------------------------------------------------
 
-    def start(self, prepare: Callable[[], None]) -> Sequence[TakenRow] | None:
+    def start(self, prepare: Callable[[], int]) -> Sequence[TakenRow] | None:
         """Takes the lane and its first rows; None if there is nothing to do here.
 
-        ``prepare`` is called when stage and frame are loaded; what it raises undoes all.
+        ``prepare`` is called when stage and frame are loaded, and says how many rows are wanted; what it raises undoes
+        all.
         """
         begun = time.monotonic()
-        taken = self._process.db.run(partial(self._start, prepare))
-        if taken is None:
+        started = self._process.db.run(partial(self._start, prepare))
+        if started is None:
             return None
+        taken, want = started
         if not self.careful:
-            self._sure(begun, [row.index for row in taken])
-        return self._accepted(taken, self.width - self.parked)
+            self._sure(begun, [row.index for row in taken[: self.places]])
+        return self._accepted(taken, want)
 
-    def _start(self, prepare: Callable[[], None], connection: Connection) -> list[TakenRow] | None:
+    @property
+    def places(self) -> int:
+        """How many rows may be at work at once, besides those that are parked."""
+        return self.width - self.parked
+
+    def _start(self, prepare: Callable[[], int], connection: Connection) -> tuple[list[TakenRow], int] | None:
         stage = load_stage(self._process, connection, self.stage_id)
         if stage is None:
             return None
@@ -98,6 +107,7 @@ class Holding:
         self.stage, self.execution_id, self.frame = stage, stage.execution_id, frame
         self.width = frames.lane_width(frame["row_concurrency"], frame["lanes"], self.number)
         self.ordered = frame["row_concurrency"] == 1
+        self.alone = frame["lanes"] == 1
         self.careful = frame["attempt"] > 1
         # Rows that their target sent away keep their places, also for the lane that comes after; and in a sequence
         # nothing overtakes them.
@@ -107,10 +117,10 @@ class Holding:
             # What earlier rows of the frame wrote is there for the next one, before the frame ends.
             for writes in stages.frame_ctx(connection, self.frame_id):
                 merge_paths(stage.ctx, writes)
-        prepare()
-        return self._take(connection, self.width - self.parked, begin=not self.careful)
+        want = prepare()
+        return self._take(connection, want, begin=0 if self.careful else self.places), want
 
-    def _take(self, connection: Connection, want: int, *, idle: bool = True, begin: bool = False) -> list[TakenRow]:
+    def _take(self, connection: Connection, want: int, *, idle: bool = True, begin: int = 0) -> list[TakenRow]:
         if want <= 0:
             return []
         take = partial(rows.take, connection, self.frame_id, self.run_id, self.number, begin=begin)

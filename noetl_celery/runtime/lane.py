@@ -12,7 +12,6 @@ import queue
 import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from itertools import islice
@@ -33,7 +32,7 @@ from noetl_celery.store.rows import RowOutcome, TakenRow
 
 log = logging.getLogger(__name__)
 
-#: rows taken ahead are those that the lane gets through in about this time
+#: rows taken ahead are those that the lane gets through in about this time; the only lane of a frame leaves none there
 AHEAD_SECONDS = 0.3
 MOST_AHEAD = 100
 #: short rows are announced ahead of their beginning: those that begin within this time. So what a crash makes run again
@@ -102,7 +101,6 @@ class Lane:
         self.over = False
         #: the node stops: what has not begun was handed over when so many rows were still ours
         self.left_with: int | None = None
-        self._pool: ThreadPoolExecutor | None = None
 
     def start(self) -> bool:
         """Takes the lane and its first rows. False if there is nothing to do here."""
@@ -112,14 +110,13 @@ class Lane:
         self.waiting.extend(taken)
         faults.reached("lane.started")
         self._hold()
-        self._pool = ThreadPoolExecutor(self.held.width, thread_name_prefix=f"row-{self.held.number}")
         return True
 
     def _hold(self) -> None:
         lease, heartbeat = self.stage.settings.lease_seconds, self.stage.settings.heartbeat_seconds
         self.process.pulse.hold(self.held.run_id, lease=lease, heartbeat=heartbeat, lost=self._lose)
 
-    def _set_up(self) -> None:
+    def _set_up(self) -> int:
         stage, frame = self.held.stage, self.held.frame
         self.stage = stage
         self.fail_fast = frame["fail_fast"]
@@ -152,6 +149,7 @@ class Lane:
         if loop is not None and loop.cursor is not None and self.process.cursors.get(loop.cursor.kind).acknowledges:
             self.source = source_of(self.process, stage, stage.extra)
         self.lifetime = min(self.settings.lane_seconds, stage.settings.max_seconds or math.inf)
+        return self._wanted()
 
     def work(self) -> list[Dispatch]:
         """Runs rows until there is nothing more to do here. Raises ``LeaseLost``, ``ServiceError``."""
@@ -201,17 +199,16 @@ class Lane:
         self.back.clear()
 
     def close(self) -> None:
-        """Lets go of threads and the lease's extension; rows still at work end by themselves and count for nothing."""
+        """Lets go of the lease's extension; rows still at work end by themselves and count for nothing."""
         self.closing.set()
         self.process.pulse.drop(self.held.run_id)
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
 
     def forfeit(self) -> None:
         """Something went wrong that no row is to blame for: its rows at work end first, then all are run again."""
         self._lose()
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        while self.air:
+            row, *_ = self.ended.get()
+            self.air.discard(row.index)
         self.process.pulse.forfeit(self.held.run_id)
 
     def _lose(self) -> None:
@@ -220,17 +217,13 @@ class Lane:
 
     def _should_close(self) -> bool:
         # Where parked rows hold all places nothing can start: rows that were taken ahead go back, and so does the slot.
-        full = not self.air and self._places() <= 0
+        full = not self.air and self.held.places <= 0
         return full or stop_announced() or time.monotonic() - self.begun >= self.lifetime
-
-    def _places(self) -> int:
-        """How many rows may be at work at once, besides those that are parked."""
-        return self.held.width - self.held.parked
 
     def _start_rows(self) -> None:
         """Begins as many rows as there are places for, once the database has confirmed that they are still ours."""
         begin: list[TakenRow] = []
-        while self.waiting and len(self.air) < self._places():
+        while self.waiting and len(self.air) < self.held.places:
             suspect = self.held.careful and self.waiting[0].crashes > 0
             if self.air and (suspect or self.suspect in self.air):
                 break  # a suspect waits until it is alone, and the others until it has ended
@@ -240,11 +233,15 @@ class Lane:
             begin.append(row)
         if not begin:
             return
-        self.held.begin([row.index for row in begin], self._open(), self._ahead())
+        starting = [row.index for row in begin]
+        try:
+            self.held.begin(starting, self._open(), self._ahead())
+        except BaseException:
+            self.air.difference_update(starting)
+            raise
         faults.reached("lane.begun")
-        assert self._pool is not None
         for row in begin:
-            self._pool.submit(self._run_row, row)
+            self.process.threads.submit(self._run_row, row)
 
     def _open(self) -> list[int]:
         """The rows that have begun and are not written yet."""
@@ -256,7 +253,7 @@ class Lane:
         if self.batch == 1 or self.held.careful or (self.row_seconds or 1.0) > BEGIN_AHEAD_SECONDS:
             return []
         rounds = BEGIN_AHEAD_SECONDS / max(self.row_seconds or 0.0, 0.001)
-        return [row.index for row in islice(self.waiting, int(self._places() * rounds))]
+        return [row.index for row in islice(self.waiting, int(self.held.places * rounds))]
 
     def _run_row(self, row: TakenRow) -> None:
         begun = time.monotonic()
@@ -319,18 +316,20 @@ class Lane:
         if self.outcomes and (
             len(self.outcomes) >= self.batch
             or time.monotonic() - self.oldest >= self.settings.outcome_batch_seconds
-            or not self.air
+            or not (self.air or self.waiting)
         ):
             return True
-        low = not self.waiting and len(self.air) < self._places()
+        low = not self.waiting and len(self.air) < self.held.places
         return (low and not self.held.exhausted) or time.monotonic() - self.looked >= LOOK_SECONDS
 
     def _wanted(self) -> int:
         """How many rows to take now."""
-        ahead = free = self._places()
+        ahead = free = self.held.places
         if self.closing.is_set() or free <= 0:
             return 0
-        if self.batch > 1 and not self.held.careful and self.row_seconds is not None:
+        if self.batch > 1 and self.held.alone:
+            ahead = max(free, MOST_AHEAD)
+        elif self.batch > 1 and self.row_seconds is not None:
             ahead = min(MOST_AHEAD, max(free, math.ceil(free * AHEAD_SECONDS / max(self.row_seconds, 0.001))))
         if self.held.careful:
             ahead = 1 if self.held.ordered else free

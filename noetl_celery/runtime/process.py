@@ -9,6 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from noetl_celery import hiding
@@ -31,6 +32,8 @@ from noetl_celery.tools.registry import ToolRegistry
 #: seconds that a process remembers a credential, so that a changed one is soon used
 CREDENTIAL_SECONDS = 30.0
 PLANS_KEPT = 64
+#: never reached by rows that end; those that never do may not be in the way of others
+MOST_THREADS = 10_000
 
 #: shared by a node's main process and the children it forks: when (on the monotonic clock, which is the machine's) what
 #: is at work has to have ended; 0 while nobody has told the node to stop
@@ -124,6 +127,8 @@ class Process:
         self.beginnings = Beginnings(self.db)
         self.pace = Pace(settings.broker_url)
         self.pulse = Pulse(self.db, self.worker_id, settings.heartbeat_seconds)
+        #: what rows run on: each lane sees to it that it has no more at work than it may
+        self.threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="row")
         self._credentials: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def start(self) -> None:
@@ -146,6 +151,7 @@ class Process:
 
     def close(self) -> None:
         self.pulse.stop()
+        self.threads.shutdown(wait=False)
         self.beginnings.close()
         self.pace.close()
         self.tools.close()

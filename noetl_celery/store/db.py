@@ -288,6 +288,11 @@ def patiently(seconds: float) -> Retrying:
 
 def _patiently(seconds: float, attempt: Callable[[], T]) -> T:
     try:
+        try:
+            return attempt()
+        except Exception as error:  # nearly never
+            if not passing(error):
+                raise
         return patiently(seconds)(attempt)
     except psycopg.Error as error:
         raise away(error) if passing(error) else error from error

@@ -62,13 +62,13 @@ def take(
     floor: int,
     limit: int,
     suspects: bool,
-    begin: bool = False,
+    begin: int = 0,
 ) -> list[TakenRow]:
     """Takes up to ``limit`` READY rows from index ``floor`` on, in order, for a run that still holds its lane.
 
     Without ``suspects`` rows that were in the air at a crash are passed over. Nothing is taken by a run that has
     lost its lease, and it cannot lose it before this transaction ends: rows taken by nobody would wait for ever.
-    ``begin``: all of them begin as soon as this is committed (:func:`runs.begin_rows`), and none has before.
+    ``begin``: so many of them begin as soon as this is committed (:func:`runs.begin_rows`), and none has before.
     """
     rows = every(
         connection,
@@ -82,7 +82,8 @@ def take(
               AND EXISTS (SELECT FROM held)
             ORDER BY row_index LIMIT %(limit)s FOR UPDATE SKIP LOCKED
         ), begun AS (
-            UPDATE noetl.run SET begun = array(SELECT row_index FROM next) WHERE run_id = %(run)s AND %(begin)s
+            UPDATE noetl.run SET begun = array(SELECT row_index FROM next ORDER BY row_index LIMIT %(begin)s)
+            WHERE run_id = %(run)s AND %(begin)s > 0
         )
         UPDATE noetl.row r SET status = 'TAKEN', taken_by = %(run)s, lane = %(lane)s
         FROM next WHERE r.frame_id = %(frame)s AND r.row_index = next.row_index
@@ -136,10 +137,9 @@ def finish(
         connection,
         """
         WITH given AS (
-            SELECT * FROM unnest(%(index)s::int[], %(status)s::text[], %(result)s::text[], %(error)s::text[],
-                                 %(meta)s::text[], %(tasks)s::text[], %(ctx)s::text[], %(retries)s::int[],
-                                 %(aggregate)s::text[])
-                       AS g(row_index, status, result, error, meta, task_results, ctx, retries, aggregate)
+            SELECT * FROM json_to_recordset(%(outcomes)s)
+                AS g(row_index int, status text, result text, error text, meta text, task_results text, ctx text,
+                     retries int, aggregate text)
         ), done AS (
             UPDATE noetl.row r
             SET status = g.status, taken_by = NULL, position = NULL, result = g.result::json, error = g.error::json,
@@ -160,15 +160,7 @@ def finish(
         """,
         frame=frame_id,
         run=run_id,
-        index=[outcome.index for outcome in outcomes],
-        status=["OK" if outcome.ok else "FAILED" for outcome in outcomes],
-        result=[outcome.result for outcome in outcomes],
-        error=[outcome.error for outcome in outcomes],
-        meta=[outcome.meta for outcome in outcomes],
-        tasks=[outcome.task_results for outcome in outcomes],
-        ctx=[outcome.ctx for outcome in outcomes],
-        retries=[outcome.retries for outcome in outcomes],
-        aggregate=[outcome.aggregate for outcome in outcomes],
+        outcomes=Json([_document(outcome) for outcome in outcomes]),
     )
     if row is None or row["n"] != len(outcomes):
         raise LeaseLost(f"frame {frame_id}: run {run_id} does not hold its rows any more")
@@ -178,6 +170,20 @@ def finish(
     if open_rows == 0:
         frames.end(connection, frame_id, republish_seconds=republish_seconds)
     return FrameEnd(open_rows == 0, row["stopping"])
+
+
+def _document(outcome: RowOutcome) -> dict[str, Any]:
+    return {
+        "row_index": outcome.index,
+        "status": "OK" if outcome.ok else "FAILED",
+        "result": outcome.result,
+        "error": outcome.error,
+        "meta": outcome.meta,
+        "task_results": outcome.task_results,
+        "ctx": outcome.ctx,
+        "retries": outcome.retries,
+        "aggregate": outcome.aggregate,
+    }
 
 
 def park(
