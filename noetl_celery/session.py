@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.waiting import Ready, Wait
 
 T = TypeVar("T")
 
@@ -53,13 +54,25 @@ class Session(psycopg.Connection[Any]):
         with self.pipeline() as self._batch:
             try:
                 yield
+                self._flush()
             finally:
                 self._batch = outer
 
     def settle(self, cursor: psycopg.Cursor[Any]) -> None:
         """Waits for the reply to what ``cursor`` has sent, and all before it; raises what was wrong with them."""
         if self._batch is not None and cursor.pgresult is None:
+            self._flush()
             self._batch.sync()  # psycopg's own fetch leaves the server without limits to its waiting for us
+
+    def _flush(self) -> None:
+        """Sends all of what psycopg's pipeline has handed to libpq: it looks for replies when only some has gone."""
+
+        def sent() -> Generator[Wait, Ready, None]:
+            while self.pgconn.flush():
+                if (yield Wait.RW) & Ready.R:
+                    self.pgconn.consume_input()
+
+        self.wait(sent())
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         """psycopg's own wait for an answer, within the limit."""
