@@ -50,13 +50,15 @@ class Session(psycopg.Connection[Any]):
 
         Each statement has to be a single one, and none a COPY (libpq's pipeline mode).
         """
-        outer = self._batch
+        if self._batch is not None:  # part of that one: leaving psycopg's inner pipelines is a round trip each
+            yield
+            return
         with self.pipeline() as self._batch:
             try:
                 yield
                 self._flush()
             finally:
-                self._batch = outer
+                self._batch = None
 
     def settle(self, cursor: psycopg.Cursor[Any]) -> None:
         """Waits for the reply to what ``cursor`` has sent, and all before it; raises what was wrong with them."""
