@@ -20,8 +20,7 @@ from noetl_celery.errors import NoetlError, Unreachable
 from noetl_celery.hiding import hidden
 from noetl_celery.runtime import process as processes
 from noetl_celery.runtime.claim import run_claim
-from noetl_celery.runtime.onward import run_on
-from noetl_celery.runtime.orchestrate import orchestrate as run_orchestrate
+from noetl_celery.runtime.onward import Onward, run_on
 from noetl_celery.runtime.publish import BODY, CLAIM, ORCHESTRATE, SWEEP, Publisher
 from noetl_celery.runtime.sweep import Sweeper
 from noetl_celery.runtime.sweep import sweep as run_sweep
@@ -102,13 +101,14 @@ publisher = Publisher(app)
 @app.task(name=ORCHESTRATE, throws=(NoetlError,))
 def orchestrate(execution: int) -> None:
     """Decides what happens next in an execution."""
-    run_orchestrate(processes.current(), publisher, execution)
+    Onward(processes.current(), publisher).orchestrate(execution)
 
 
 @app.task(name=CLAIM, throws=(NoetlError,))
 def claim(execution: int, stage: int, claim: int) -> None:
     """Asks a cursor's source for a frame of rows."""
-    run_claim(processes.current(), publisher, claim)
+    process = processes.current()
+    run_claim(process, Onward(process, publisher), claim)
 
 
 @app.task(name=BODY, ignore_result=False, bind=True)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noetl_celery import faults
 from noetl_celery.cursors.base import Claimed, ClaimRequest, Verdict
@@ -15,7 +15,6 @@ from noetl_celery.errors import ErrorInfo, LeaseLost, NoetlError, ServiceError, 
 from noetl_celery.ids import new_id
 from noetl_celery.runtime.names import StageNames, load_stage
 from noetl_celery.runtime.process import Process
-from noetl_celery.runtime.publish import Publisher
 from noetl_celery.runtime.settle import ATTEMPTS, accept, recorded, verdict_on
 from noetl_celery.runtime.sources import Source, acknowledge, source_of
 from noetl_celery.runtime.tickets import (
@@ -32,7 +31,9 @@ from noetl_celery.settings import CONTROL_QUEUE
 from noetl_celery.store import claims, events, outbox, runs, stages
 from noetl_celery.store.db import Connection
 from noetl_celery.store.decisions import body_queue
-from noetl_celery.store.outbox import Dispatch
+
+if TYPE_CHECKING:
+    from noetl_celery.runtime.onward import After, Onward
 
 log = logging.getLogger(__name__)
 
@@ -40,19 +41,13 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 
-@dataclass(slots=True)
-class _Answer:
-    """What a committed claim leaves to do."""
-
-    dispatches: list[Dispatch]
-    orchestrate: bool
-
-
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """One attempt at a ticket, with all that it needs rendered. ``run_id`` is also its claim token."""
+    """One attempt at a ticket, with all that it needs rendered. ``run_id`` is also its claim token, ``after`` what
+    follows when the ticket is answered."""
 
     process: Process
+    after: After
     ticket: Ticket
     stage: StageNames
     source: Source
@@ -76,15 +71,14 @@ class _Attempt:
             source=source,
         )
 
-    def answer(
-        self, connection: Connection, claimed: Claimed, made: Sequence[Filled], *, run_id: int | None
-    ) -> _Answer:
-        """FILLED with the frames' lanes in the outbox, or EMPTY; either way with the signal."""
+    def answer(self, connection: Connection, claimed: Claimed, made: Sequence[Filled], *, run_id: int | None) -> None:
+        """FILLED with the frames' lanes in the outbox, or EMPTY; either way with the signal and what follows."""
         ticket, stage = self.ticket, self.stage
         if claimed.total is not None:
             stages.set_total(connection, stage.stage_id, claimed.total)
         if not made and not claimed.rows:
-            return _empty(self.process, connection, ticket, run_id=run_id)
+            _empty(self.process, self.after, connection, ticket, run_id=run_id)
+            return
         dispatches = fill(
             self.process,
             connection,
@@ -96,56 +90,57 @@ class _Attempt:
             dry=claimed.dry or not made,
             run_id=run_id,
         )
-        return _Answer(dispatches, bool(ticket["more"]) or not made)
+        told = bool(ticket["more"]) or not made
+        self.after.decide(connection, ticket["execution_id"], dispatches, told=told)
 
 
-def run_claim(process: Process, publisher: Publisher, claim_id: int) -> None:
-    """Answers a ticket. Safe to run any number of times, also at once: the ticket is answered once.
+def run_claim(process: Process, onward: Onward, claim_id: int) -> None:
+    """Answers a ticket (``noetl.claim``). Safe to run any number of times, also at once: it is answered once.
 
     In our own database claim, frame and answer are one transaction. Elsewhere the rows are recorded as a tentative
     frame before the source commits; the sweep settles what a crash leaves between the two.
     """
-    run_id = new_id()
+    run_id, after = new_id(), onward.after()
     try:
-        begun = process.db.run(lambda connection: _begin(process, connection, claim_id, run_id), batched=False)
-        answer: _Answer | None = _elsewhere(begun) if isinstance(begun, _Attempt) else begun
+        begun = after.run(lambda connection: _begin(process, after, connection, claim_id, run_id), batched=False)
+        if begun is not None:
+            _elsewhere(begun)
     except LeaseLost as lost:
         log.info("%s", lost)
         return
     except (ToolError, TemplateError) as error:
-        answer = _failed(process, claim_id, run_id, _info(error))
+        after = onward.after()
+        _failed(process, after, claim_id, run_id, _info(error))
     except NoetlError:
         raise  # not about this ticket: the database is away, or this process cannot read the playbook
     except Exception as error:
         log.exception("claim %s failed unexpectedly", claim_id)
-        answer = _failed(process, claim_id, run_id, ErrorInfo("internal", f"{type(error).__name__}: {error}"))
-    if answer is None:
-        return
+        after = onward.after()
+        _failed(process, after, claim_id, run_id, ErrorInfo("internal", f"{type(error).__name__}: {error}"))
     faults.reached("claim.committed")
-    publisher.dispatch(answer.dispatches)
-    if answer.orchestrate:
-        execution_id = process.db.read(lambda connection: claims.execution_of(connection, claim_id))
-        if execution_id is not None:
-            publisher.orchestrate(execution_id)
+    after.go_on()
 
 
-def _begin(process: Process, connection: Connection, claim_id: int, run_id: int) -> _Answer | _Attempt:
+def _begin(process: Process, after: After, connection: Connection, claim_id: int, run_id: int) -> _Attempt | None:
     """Answers the ticket in this transaction if its source is here too; else takes it, for ``_elsewhere``."""
     ticket = claims.lock_open(connection, claim_id)
     stage = load_stage(process, connection, ticket["stage_id"]) if ticket is not None else None
     if ticket is None or stage is None:
-        return _Answer([], False)
+        return None
     if stage.cancelling:
-        return _empty(process, connection, ticket, run_id=None)
+        _empty(process, after, connection, ticket, run_id=None)
+        return None
     if stage.paused:  # it was given back by a run that is lost, after the pause had taken back all others
         claims.recall(connection, stage.stage_id, republish_seconds=process.settings.republish_seconds)
-        return _Answer([], True)
+        after.decide(connection, ticket["execution_id"])
+        return None
     bindings = claim_names(ticket, stage, run_id)
     source = source_of(process, stage, bindings)
     request = request_of(process, ticket, stage, source, bindings)
-    attempt = _Attempt(process, ticket, stage, source, request, run_id)
+    attempt = _Attempt(process, after, ticket, stage, source, request, run_id)
     if source.driver.same_place(source.credential, process.settings.libpq_url):
-        return _here(attempt, connection)
+        _here(attempt, connection)
+        return None
     settings = process.settings
     runs.start_claim(
         connection, run_id, process.worker_id, ticket["execution_id"], claim_id, lease=settings.lease_seconds
@@ -154,7 +149,7 @@ def _begin(process: Process, connection: Connection, claim_id: int, run_id: int)
     return attempt
 
 
-def _here(attempt: _Attempt, connection: Connection) -> _Answer:
+def _here(attempt: _Attempt, connection: Connection) -> None:
     """Claim, frame and answer in this transaction."""
     # The claim has limits of its own.
     with connection.patient(attempt.request.timeout_seconds):
@@ -163,10 +158,10 @@ def _here(attempt: _Attempt, connection: Connection) -> _Answer:
     with connection.batch():
         rows, _ = attempt.fresh(connection, claimed.rows)
         made = attempt.make_frames(connection, rows, None)
-        return attempt.answer(connection, claimed, made, run_id=None)
+        attempt.answer(connection, claimed, made, run_id=None)
 
 
-def _elsewhere(attempt: _Attempt) -> _Answer:
+def _elsewhere(attempt: _Attempt) -> None:
     process, run_id, claim_id = attempt.process, attempt.run_id, attempt.ticket["claim_id"]
     made: list[Filled] = []
     done: list[Row] = []
@@ -193,7 +188,7 @@ def _elsewhere(attempt: _Attempt) -> _Answer:
     try:
         claimed = attempt.source.driver.claim(attempt.request, record)
         faults.reached("claim.source_committed")
-        answer = process.db.run(lambda connection: _confirm(attempt, connection, claimed, made))
+        attempt.after.run(lambda connection: _confirm(attempt, connection, claimed, made))
     except ServiceError:
         process.pulse.forfeit(run_id)
         raise
@@ -201,23 +196,21 @@ def _elsewhere(attempt: _Attempt) -> _Answer:
         process.pulse.drop(run_id)
     if done:
         acknowledge(attempt.source, done)
-    return answer
 
 
-def _confirm(attempt: _Attempt, connection: Connection, claimed: Claimed, made: Sequence[Filled]) -> _Answer:
+def _confirm(attempt: _Attempt, connection: Connection, claimed: Claimed, made: Sequence[Filled]) -> None:
     claim_id, run_id = attempt.ticket["claim_id"], attempt.run_id
     claims.hold(connection, claim_id, run_id)
     claims.confirm(connection, claim_id)
-    answer = attempt.answer(connection, claimed, made, run_id=run_id)
     runs.finish(connection, run_id)
-    return answer
+    attempt.answer(connection, claimed, made, run_id=run_id)
 
 
-def _empty(process: Process, connection: Connection, ticket: Ticket, *, run_id: int | None) -> _Answer:
+def _empty(process: Process, after: After, connection: Connection, ticket: Ticket, *, run_id: int | None) -> None:
     again = process.settings.republish_seconds
     data = {"sole": ticket["sole"]}
     claims.answer(connection, ticket, "EMPTY", "claim.empty", data, run_id=run_id, republish_seconds=again)
-    return _Answer([], True)
+    after.decide(connection, ticket["execution_id"])
 
 
 # attempts that failed
@@ -227,7 +220,7 @@ def _info(error: ToolError | TemplateError) -> ErrorInfo:
     return error.info if isinstance(error, ToolError) else ErrorInfo("template", str(error))
 
 
-def _failed(process: Process, claim_id: int, mine: int, error: ErrorInfo) -> _Answer | None:
+def _failed(process: Process, after: After, claim_id: int, mine: int, error: ErrorInfo) -> None:
     """A passing error opens the ticket again, later and later; any other fails it, and with it the stage.
 
     If it came after the rows were recorded, the source is asked first what became of its transaction. A run that has
@@ -235,42 +228,47 @@ def _failed(process: Process, claim_id: int, mine: int, error: ErrorInfo) -> _An
     """
     ticket = process.db.run(lambda connection: claims.failing(connection, claim_id))
     if ticket is None or ticket["taken_by"] not in (None, mine):
-        return None
+        return
     try:
         verdict: Verdict = verdict_on(process, ticket, recorded(process, ticket))
     except (ToolError, TemplateError) as unknown:
         log.warning("claim %s: its source cannot be asked what became of it: %s", claim_id, unknown)
         verdict = "running"
-    return process.db.run(partial(_end_attempt, process, claim_id, mine, error, verdict))
+    after.run(partial(_end_attempt, process, after, claim_id, mine, error, verdict))
 
 
 def _end_attempt(
-    process: Process, claim_id: int, mine: int, error: ErrorInfo, verdict: Verdict, connection: Connection
-) -> _Answer | None:
+    process: Process,
+    after: After,
+    claim_id: int,
+    mine: int,
+    error: ErrorInfo,
+    verdict: Verdict,
+    connection: Connection,
+) -> None:
     ticket = claims.failing(connection, claim_id)
     if ticket is None or ticket["taken_by"] not in (None, mine):
-        return None
+        return
     run_id = ticket["taken_by"]
     if verdict == "committed":
         dispatches = accept(process, connection, ticket)  # only the reply of its COMMIT was lost
         runs.finish(connection, mine)
-        return _Answer(dispatches, True)
+        after.decide(connection, ticket["execution_id"], dispatches)
+        return
     if verdict != "aborted":
         _tell_retry(connection, ticket, error, None)
         claims.let_go(connection, claim_id, mine)
-        return None  # the sweep asks until the source knows
+        return  # the sweep asks until the source knows
     claims.forget(connection, claim_id)
     if error.retryable and ticket["attempts"] + 1 < ATTEMPTS:
         _again(connection, ticket, error)
-        answer = None
     else:
         shown = {"error": {**error.as_dict(), "message": f"claim: {error.message}"}}
         again = process.settings.republish_seconds
         claims.answer(connection, ticket, "FAILED", "claim.failed", shown, run_id=run_id, republish_seconds=again)
-        answer = _Answer([], True)
+        after.decide(connection, ticket["execution_id"])
     if run_id is not None:
         runs.finish(connection, run_id)
-    return answer
 
 
 def _again(connection: Connection, ticket: Ticket, error: ErrorInfo) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from noetl_celery.engine.assign import merge_paths
 from noetl_celery.engine.decision import Event
@@ -23,6 +23,9 @@ from noetl_celery.store import children, crashes, events, executions, frames, ro
 from noetl_celery.store.db import Connection
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.store.rows import RowOutcome, TakenRow
+
+if TYPE_CHECKING:
+    from noetl_celery.runtime.onward import After
 
 T = TypeVar("T")
 
@@ -69,41 +72,35 @@ class Holding:
         #: the last time that rows were asked for, there were not enough
         self.exhausted = False
         self._floor = 0
+        #: what was taken when it started, how many were wanted, and when they were asked for
+        self._first: tuple[Sequence[TakenRow], int] = (), 0
+        self._asked = 0.0
         #: rows that were announced and have not begun: they may until then, on the monotonic clock
         self._ahead: frozenset[int] = frozenset()
         self._sure_until = 0.0
 
     # -- taking ----------------------------------------------------------------------------------------------------
 
-    def start(self, prepare: Callable[[], int]) -> Sequence[TakenRow] | None:
-        """Takes the lane and its first rows; None if there is nothing to do here.
-
-        ``prepare`` is called when stage and frame are loaded, and says how many rows are wanted; what it raises undoes
-        all.
-        """
-        begun = time.monotonic()
-        started = self._process.db.run(partial(self._start, prepare))
-        if started is None:
-            return None
-        taken, want = started
-        if not self.careful:
-            self._sure(begun, [row.index for row in taken[: self.places]])
-        return self._accepted(taken, want)
-
     @property
     def places(self) -> int:
         """How many rows may be at work at once, besides those that are parked."""
         return self.width - self.parked
 
-    def _start(self, prepare: Callable[[], int], connection: Connection) -> tuple[list[TakenRow], int] | None:
+    def start(self, connection: Connection, prepare: Callable[[], int]) -> bool:
+        """Takes the lane and its first rows, in the caller's transaction; False if there is nothing to do here.
+
+        ``prepare`` is called when stage and frame are loaded, and says how many rows are wanted. May be called again
+        when its transaction was undone.
+        """
+        self._asked = time.monotonic()
         stage = load_stage(self._process, connection, self.stage_id)
         if stage is None:
-            return None
+            return False
         lease, heartbeat = stage.settings.lease_seconds, stage.settings.heartbeat_seconds
         place = (self._process.worker_id, self.frame_id, self.number)
         frame = runs.start_lane(connection, self.run_id, *place, lease=lease, heartbeat=heartbeat)
         if frame is None:
-            return None
+            return False
         self.stage, self.execution_id, self.frame = stage, stage.execution_id, frame
         self.width = frames.lane_width(frame["row_concurrency"], frame["lanes"], self.number)
         self.ordered = frame["row_concurrency"] == 1
@@ -118,7 +115,15 @@ class Holding:
             for writes in stages.frame_ctx(connection, self.frame_id):
                 merge_paths(stage.ctx, writes)
         want = prepare()
-        return self._take(connection, want, begin=0 if self.careful else self.places), want
+        self._first = self._take(connection, want, begin=0 if self.careful else self.places), want
+        return True
+
+    def started(self) -> Sequence[TakenRow]:
+        """After the commit: the first rows."""
+        taken, want = self._first
+        if not self.careful:
+            self._sure(self._asked, [row.index for row in taken[: self.places]])
+        return self._accepted(taken, want)
 
     def _take(self, connection: Connection, want: int, *, idle: bool = True, begin: int = 0) -> list[TakenRow]:
         if want <= 0:
@@ -167,29 +172,41 @@ class Holding:
 
     # -- exchanging ------------------------------------------------------------------------------------------------
 
-    def exchange(self, outcomes: Sequence[RowOutcome], told: Sequence[Event], want: int, *, idle: bool) -> Exchanged:
-        """Writes outcomes and events, and takes up to ``want`` rows; ``idle``: nothing else is at work or waits."""
-        done = self.write(partial(self._exchange, outcomes, told, want, idle))
+    def exchange(
+        self, outcomes: Sequence[RowOutcome], told: Sequence[Event], want: int, after: After | None
+    ) -> Exchanged:
+        """Writes outcomes and events, and takes up to ``want`` rows. ``after``: nothing else is at work or waits, and
+        that is what follows if the frame ends with this."""
+        write = partial(self._exchange, outcomes, told, want, after)
+        patience = self.stage.settings.lease_seconds
+        done = self.write(write) if after is None else after.run(write, patience_seconds=patience)
         if want and not done.stop:
             self._accepted(done.taken, want)
         return done
 
     def _exchange(
-        self, outcomes: Sequence[RowOutcome], told: Sequence[Event], want: int, idle: bool, connection: Connection
+        self,
+        outcomes: Sequence[RowOutcome],
+        told: Sequence[Event],
+        want: int,
+        after: After | None,
+        connection: Connection,
     ) -> Exchanged:
         self._tell(connection, told)
         if outcomes:
             again = self._process.settings.republish_seconds
             end = rows.finish(connection, self.frame_id, self.run_id, outcomes, republish_seconds=again)
-            if end.ended and idle:
+            if end.ended and after is not None:
                 runs.finish(connection, self.run_id)  # nothing is left that it could give back
+                after.decide(connection, self.execution_id)
+                return Exchanged(stop=True, over=True)
             if end.ended or end.stopping:
-                return Exchanged(stop=True, over=end.ended and idle)
+                return Exchanged(stop=True)
         elif frames.stopping(connection, self.frame_id):
             return Exchanged(stop=True)
         if self.parked:
             self.parked = runs.places_taken(connection, self.frame_id, self.number)
-        return Exchanged(self._take(connection, want, idle=idle))
+        return Exchanged(self._take(connection, want, idle=after is not None))
 
     def _tell(self, connection: Connection, told: Sequence[Event]) -> None:
         if told and runs.held(connection, self.run_id):

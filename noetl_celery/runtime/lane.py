@@ -15,7 +15,7 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from noetl_celery import faults
 from noetl_celery.engine.assign import merge_paths
@@ -23,12 +23,15 @@ from noetl_celery.errors import LeaseLost, NoetlError, ServiceError
 from noetl_celery.runtime.holding import Back, Holding
 from noetl_celery.runtime.names import StageNames
 from noetl_celery.runtime.process import Process, grace_over, pause, stop_announced
-from noetl_celery.runtime.publish import Messages
 from noetl_celery.runtime.row import Called, CalledBack, Ended, RowEnd, RowRunner
 from noetl_celery.runtime.sources import acknowledge, keep, source_of
 from noetl_celery.runtime.telling import Notes
+from noetl_celery.store.db import Connection
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.store.rows import RowOutcome, TakenRow
+
+if TYPE_CHECKING:
+    from noetl_celery.runtime.onward import After, Onward
 
 log = logging.getLogger(__name__)
 
@@ -42,33 +45,6 @@ BEGIN_AHEAD_SECONDS = 0.02
 LOOK_SECONDS = 0.5
 
 
-def run_lane(process: Process, publisher: Messages, frame_id: int, stage_id: int, number: int) -> int | None:
-    """Works on a frame until nothing is left for this lane, or its time is over: then a fresh lane goes on.
-
-    Safe to run any number of times, also at once: a lane has one holder, and a frame that has ended none. Whatever it
-    raises, its rows are given back. Returns the execution, to be looked at now, if the frame has ended here.
-    """
-    lane = Lane(process, publisher, frame_id, stage_id, number)
-    try:
-        if not lane.start():
-            return None
-        dispatches = lane.work()
-    except LeaseLost as lost:
-        log.warning("lane %s of frame %s stops: %s", number, frame_id, lost)
-        return None
-    except Exception as error:
-        lane.forfeit()
-        if not isinstance(error, ServiceError):
-            raise
-        log.error("lane %s of frame %s gives up, its rows are run again: %s", number, frame_id, error)
-        return None
-    finally:
-        lane.close()
-    faults.reached("lane.finished")
-    publisher.dispatch(dispatches)
-    return lane.held.execution_id if lane.over else None
-
-
 class Lane:
     """One delivery's work on one frame."""
 
@@ -76,10 +52,11 @@ class Lane:
     runner: RowRunner
     notes: Notes
 
-    def __init__(self, process: Process, publisher: Messages, frame_id: int, stage_id: int, number: int) -> None:
-        self.process, self.publisher = process, publisher
+    def __init__(self, process: Process, onward: Onward, lane: Dispatch) -> None:
+        """``lane``: the first of those that are named there."""
+        self.process, self.onward = process, onward
         self.settings = process.settings
-        self.held = Holding(process, frame_id, stage_id, number)
+        self.held = Holding(process, lane.target, lane.stage_id, lane.lanes[0])
         self.begun = time.monotonic()
         self.waiting: deque[TakenRow] = deque()
         self.air: set[int] = set()
@@ -97,20 +74,53 @@ class Lane:
         self.closing = threading.Event()
         #: both are told to rows that wait: by the pulse, by a look at the execution
         self.lost = self.cancelled = False
-        #: the frame has ended with the last outcomes that were written here, and the lane with it
-        self.over = False
+        #: the frame has ended with the last outcomes that were written here, and the lane with it: what follows
+        self.over: After | None = None
         #: the node stops: what has not begun was handed over when so many rows were still ours
         self.left_with: int | None = None
 
-    def start(self) -> bool:
-        """Takes the lane and its first rows. False if there is nothing to do here."""
-        taken = self.held.start(self._set_up)
-        if taken is None:
+    def start(self, connection: Connection) -> bool:
+        """Takes the lane and its first rows, in the caller's transaction; :meth:`hold` and :meth:`run` come next. False
+        if there is nothing to do here: it has another holder, or its frame has ended."""
+        return self.held.start(connection, self._set_up)
+
+    def start_alone(self) -> bool:
+        """The same in a transaction of its own. False also if that fails: then the lane is asked for again."""
+        try:
+            return self.process.db.run(self.start)
+        except ServiceError as error:
+            log.error("lane %s of frame %s cannot start: %s", self.held.number, self.held.frame_id, error)
             return False
-        self.waiting.extend(taken)
-        faults.reached("lane.started")
+
+    def hold(self) -> None:
+        """The transaction that started it is committed: its lease is kept from now on."""
         self._hold()
-        return True
+        self.waiting.extend(self.held.started())
+        faults.reached("lane.started")
+
+    def run(self) -> None:
+        """Works on the frame until nothing is left for this lane, or its time is over: then a fresh lane goes on.
+
+        Whatever it raises, its rows are given back.
+        """
+        held = self.held
+        try:
+            dispatches = self.work()
+        except LeaseLost as lost:
+            log.warning("lane %s of frame %s stops: %s", held.number, held.frame_id, lost)
+            return
+        except Exception as error:
+            self.forfeit()
+            if not isinstance(error, ServiceError):
+                raise
+            log.error("lane %s of frame %s gives up, its rows are run again: %s", held.number, held.frame_id, error)
+            return
+        finally:
+            self.close()
+        faults.reached("lane.finished")
+        self.onward.dispatch(dispatches)
+        if self.over is not None:
+            self.over.go_on()
 
     def _hold(self) -> None:
         lease, heartbeat = self.stage.settings.lease_seconds, self.stage.settings.heartbeat_seconds
@@ -142,7 +152,7 @@ class Lane:
             partial(pause, lambda: self.lost or self.cancelled),
             keep_results=keep,
             notes=self.notes,
-            announce=self.publisher.orchestrate,
+            announce=self.onward.publisher.orchestrate,
             holds=lambda: not self.lost and self.held.holds(),
         )
         self.source = None
@@ -158,12 +168,12 @@ class Lane:
         except SystemExit:  # Celery ends its pool before we have looked whether we should stop
             with suppress(NoetlError):
                 self._exchange(0)
-                self.publisher.dispatch(self._end())
+                self.onward.publisher.dispatch(self._end())
             raise
         return self._end()
 
     def _run_rows(self) -> None:
-        while not self.over:
+        while self.over is None:
             if not self.closing.is_set() and self._should_close():
                 self.closing.set()
             if self.closing.is_set():
@@ -183,7 +193,7 @@ class Lane:
                 self._exchange(self._wanted())
 
     def _end(self) -> list[Dispatch]:
-        if self.over:
+        if self.over is not None:
             return []
         self.process.pulse.drop(self.held.run_id)  # before the run goes, or the pulse would take it for lost
         self.notes.take()
@@ -195,7 +205,7 @@ class Lane:
         Each of those that ends makes room for one more there.
         """
         self.left_with = len(self.air) + len(self.outcomes)
-        self.publisher.dispatch(self.held.leave(self.back))
+        self.onward.publisher.dispatch(self.held.leave(self.back))
         self.back.clear()
 
     def close(self) -> None:
@@ -301,7 +311,7 @@ class Lane:
             self.back.append((row.index, end.position.document() | {"child": None}, retries))
             return
         faults.reached("lane.child_started")
-        self.publisher.orchestrate(end.child.execution_id)
+        self.onward.publisher.orchestrate(end.child.execution_id)
         self._in_order()
 
     def _in_order(self) -> None:
@@ -343,10 +353,12 @@ class Lane:
         written, idle = len(self.outcomes), not (self.air or self.waiting or self.back)
         if idle:
             self.process.pulse.drop(self.held.run_id)  # the run may end with this
+        after = self.onward.after() if idle else None
         self.notes.take()
-        done = self.held.exchange(self.outcomes, self.notes.events(self.outcomes), want, idle=idle)
-        self.over = done.over
-        if idle and not self.over:
+        done = self.held.exchange(self.outcomes, self.notes.events(self.outcomes), want, after)
+        if done.over:
+            self.over = after
+        elif idle:
             self._hold()
         if done.stop:
             self.closing.set()
@@ -355,13 +367,13 @@ class Lane:
         self.waiting.extend(done.taken)
         self.notes.written()
         del self.outcomes[:written]
-        if not self.over:
+        if self.over is None:
             self.held.recall(self._open())
         if written:
             faults.reached("lane.flushed")
             if self.source is not None:
                 acknowledge(self.source, self.done)
                 self.done.clear()
-        if self.source is not None and not self.over and self.looked >= self.keep_at:
+        if self.source is not None and self.over is None and self.looked >= self.keep_at:
             at_work = self.held.open_payloads()
             self.keep_at = self.looked + keep(self.process, self.source, self.held.execution_id, at_work)

@@ -1,61 +1,206 @@
-"""What follows is done where the task before it ended, as long as that needs no other worker: no message in between.
+"""What follows from a transaction is decided in it, and begun with it, as far as nothing stands in the way.
 
-The outbox has it all the same: should this process die over it, the sweep has it done elsewhere.
+Whoever tells an execution something (a frame has ended, a claim is answered) decides at once what comes of it, unless
+somebody else holds the execution just now; and a worker for bodies starts the lane that is next with the same commit.
+Then it goes on with that lane, or with the claim that is next: one commit for each step of a chain, two for each frame,
+and no message in between. The outbox has it all the same: should this process die over it, the sweep has it done
+elsewhere.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
 
-from noetl_celery.runtime.lane import run_lane
-from noetl_celery.runtime.orchestrate import orchestrate
+import psycopg
+
+from noetl_celery import faults
+from noetl_celery.runtime.claim import run_claim
+from noetl_celery.runtime.decide import decide
+from noetl_celery.runtime.lane import Lane
 from noetl_celery.runtime.process import Process, stop_announced
 from noetl_celery.runtime.publish import Messages
+from noetl_celery.store import signals
+from noetl_celery.store.db import Connection
 from noetl_celery.store.outbox import Dispatch
 
-#: then others get their turn, who have waited for a worker
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: a worker goes on by itself for so long; then others get their turn, who have waited for one
 ONWARD_SECONDS = 1.0
 
 
-def run_on(process: Process, publisher: Messages, lane: Dispatch) -> None:
-    """Runs a lane; when its frame ends with it, decides what is next, and goes on with that if it is one lane of the
-    same queue. Safe to run any number of times, as each of its parts is."""
-    until = time.monotonic() + ONWARD_SECONDS
-    following: Dispatch | None = lane
-    while following is not None:
-        execution_id = run_lane(process, publisher, following.target, following.stage_id, following.lanes[0])
-        if execution_id is None:
-            return
-        onward = _Onward(publisher, lane.queue if time.monotonic() < until and not stop_announced() else None)
-        try:
-            orchestrate(process, onward, execution_id)
-        except BaseException:
-            onward.let_go()
-            raise
-        following = onward.kept
+class Onward:
+    """What one task leads to. A worker for bodies keeps what is next if it may do it itself; all else is published."""
 
+    def __init__(self, process: Process, publisher: Messages, queue: str | None = None) -> None:
+        """``queue``: the one whose lanes may be taken; None: nothing is kept."""
+        self.process, self.publisher = process, publisher
+        self._queue = queue
+        self._until = time.monotonic() + ONWARD_SECONDS
+        self._next: Lane | Dispatch | None = None
 
-class _Onward:
-    """Messages, of which the first that is a single lane of this queue is kept."""
+    def after(self) -> After:
+        """What follows from the next transaction."""
+        return After(self)
 
-    def __init__(self, publisher: Messages, queue: str | None) -> None:
-        self._publisher, self._queue = publisher, queue
-        self.kept: Dispatch | None = None
+    def orchestrate(self, execution_id: int) -> int:
+        """Decides on everything that waits for this execution; returns how many decisions were made.
+
+        Whoever finds the execution locked leaves at once: its signal is committed, and the holder asks again after its
+        own commit. After a bounded number of passes the rest is left to a fresh message. Safe to run any number of
+        times.
+        """
+        passes = self.process.settings.orchestrate_passes
+        for done in range(passes):
+            after = After(self, insists=True)
+            if not after.run(partial(after.decide, execution_id=execution_id)):
+                return done
+            after.publish()
+            if not self.pending(execution_id):
+                return done + 1
+        self.publisher.orchestrate(execution_id)
+        return passes
+
+    def pending(self, execution_id: int) -> bool:
+        """Has the execution been told something that nobody has decided on?"""
+        return self.process.db.read(lambda connection: signals.pending(connection, execution_id))
+
+    def start(self, connection: Connection, dispatches: list[Dispatch]) -> Lane | None:
+        """Starts the first lane that this worker may go on with, in the caller's transaction; it leaves the list."""
+        if not self._may_keep():
+            return None
+        for place, dispatch in enumerate(dispatches):
+            if dispatch.kind == "lanes" and dispatch.queue == self._queue:
+                lane = Lane(self.process, self, dispatch)
+                if lane.start(connection):
+                    rest = dispatch.lanes[1:]
+                    dispatches[place : place + 1] = [replace(dispatch, lanes=rest)] if rest else []
+                    return lane
+        return None
+
+    def keep(self, lane: Lane) -> None:
+        """The transaction that has started this lane is committed."""
+        lane.hold()
+        self._next = lane
 
     def dispatch(self, dispatches: Iterable[Dispatch]) -> bool:
+        """Publishes what cannot be done here. False: something could not be sent, the sweep will."""
         others = []
         for dispatch in dispatches:
-            if self.kept is None and dispatch.queue == self._queue and len(dispatch.lanes) == 1:
-                self.kept = dispatch
+            if dispatch.kind == "claim" and self._may_keep():
+                self._next = dispatch
             else:
                 others.append(dispatch)
-        return self._publisher.dispatch(others)
+        return self.publisher.dispatch(others)
 
-    def orchestrate(self, execution_id: int) -> bool:
-        return self._publisher.orchestrate(execution_id)
+    def taken(self) -> Lane | Dispatch | None:
+        """What is next here."""
+        following, self._next = self._next, None
+        return following
 
     def let_go(self) -> None:
-        """Sends what was kept."""
-        if self.kept is not None:
-            self._publisher.dispatch([self.kept])
+        """Somebody else does what was kept."""
+        match self.taken():
+            case Lane() as lane:
+                lane.forfeit()
+            case Dispatch() as dispatch:
+                self.publisher.dispatch([dispatch])
+
+    def _may_keep(self) -> bool:
+        late = time.monotonic() >= self._until or stop_announced()
+        return self._queue is not None and self._next is None and not late
+
+
+class After:
+    """What follows from one transaction: made before it, told in it, gone on with after it."""
+
+    def __init__(self, onward: Onward, *, insists: bool = False) -> None:
+        """``insists``: the transaction is there for its decision, and is nothing without it."""
+        self._onward, self._insists = onward, insists
+        self._attempts = 0
+        self._clear(None, ())
+
+    def _clear(self, execution_id: int | None, dispatches: Iterable[Dispatch]) -> None:
+        self._execution_id = execution_id
+        self._dispatches = list(dispatches)
+        self._decided = False
+        self._lane: Lane | None = None
+
+    def run(self, work: Callable[[Connection], T], **options: Any) -> T:
+        """Runs the transaction as :meth:`Database.run` does, and raises what that does.
+
+        What follows does not keep it from being committed: where it goes wrong, the transaction is run without it.
+        """
+        try:
+            return self._onward.process.db.run(work, **options)
+        except (psycopg.Error, _Failed) as error:
+            if self._attempts != 1:
+                raise
+            log.warning("what follows is not done together with what led to it: %s", error, exc_info=error)
+            return self._onward.process.db.run(work, **options)
+
+    def decide(
+        self, connection: Connection, execution_id: int, dispatches: Iterable[Dispatch] = (), *, told: bool = True
+    ) -> bool:
+        """In the transaction: one pass over the execution, and the start of the lane that comes of it. True if there
+        was a decision.
+
+        ``dispatches`` come of the transaction itself; ``told``: it has told the execution something.
+        """
+        self._clear(execution_id if told else None, dispatches)
+        self._attempts += 1
+        try:
+            if told and (self._attempts == 1 or self._insists):
+                decided = decide(self._onward.process, connection, execution_id)
+                self._decided = decided is not None
+                self._dispatches += decided or ()
+            if self._attempts == 1:
+                self._lane = self._onward.start(connection, self._dispatches)
+        except psycopg.Error:
+            raise
+        except Exception as error:
+            raise _Failed(f"{type(error).__name__}: {error}") from error
+        return self._decided
+
+    def publish(self) -> None:
+        """After the commit: holds the lane that was started, has the rest done."""
+        if self._lane is not None:
+            self._onward.keep(self._lane)
+        if self._decided:
+            faults.reached("orchestrate.committed")
+        self._onward.dispatch(self._dispatches)
+
+    def go_on(self) -> None:
+        """After the commit: the same, and what others have told the execution meanwhile."""
+        self.publish()
+        execution_id = self._execution_id
+        if execution_id is not None and (not self._decided or self._onward.pending(execution_id)):
+            self._onward.orchestrate(execution_id)
+
+
+class _Failed(Exception):
+    """What follows from a transaction could not be decided or begun."""
+
+
+def run_on(process: Process, publisher: Messages, lane: Dispatch) -> None:
+    """Works on a lane (``noetl.body``), then on what follows. Safe to run any number of times, as its parts are."""
+    onward = Onward(process, publisher, lane.queue)
+    first = Lane(process, onward, lane)
+    if first.start_alone():
+        onward.keep(first)
+    try:
+        while (following := onward.taken()) is not None:
+            if isinstance(following, Lane):
+                following.run()
+            else:
+                run_claim(process, onward, following.target)
+    except BaseException:
+        onward.let_go()
+        raise

@@ -45,6 +45,8 @@ class Pulse:
         self._session: psycopg.Connection[Any] | None = None
         self._locked = False
         self._since: float | None = None
+        #: on the monotonic clock: the next beat, unless somebody needs it sooner
+        self._next = 0.0
         self._ready = threading.Event()
 
     def start(self) -> None:
@@ -71,9 +73,12 @@ class Pulse:
 
     def hold(self, run_id: int, *, lease: float, heartbeat: float, lost: Callable[[], None]) -> None:
         """From now on this run's lease is extended; ``lost`` is called (once, from the pulse) when it is gone."""
+        interval = min(lease / 3, heartbeat)
         with self._lock:
-            self._held[run_id] = _Held(min(lease / 3, heartbeat), lost)
-        self._wake.set()
+            self._held[run_id] = _Held(interval, lost)
+            soon = time.monotonic() + interval >= self._next
+        if not soon:
+            self._wake.set()
 
     def drop(self, run_id: int) -> None:
         """The run is over."""
@@ -114,7 +119,9 @@ class Pulse:
 
     def _pause(self) -> float:
         with self._lock:
-            return min([self._interval, *(held.interval for held in self._held.values())])
+            pause = min([self._interval, *(held.interval for held in self._held.values())])
+            self._next = time.monotonic() + pause
+            return pause
 
     def _beat(self) -> None:
         if self._session is None or self._session.closed:

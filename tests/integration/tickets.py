@@ -7,8 +7,6 @@ from typing import Any
 
 from world import World
 
-from noetl_celery.runtime.lane import Lane
-
 #: arms a fault point
 Arm = Callable[[str], None]
 
@@ -33,10 +31,9 @@ def crash(world: World) -> None:
     """A lane takes rows and begins them, and its process dies."""
     frame, number = world.publisher.lanes()[0]
     world.publisher.sent.clear()
-    stage = world.value("SELECT stage_id FROM noetl.stage")
     other = world.another_process()
-    lane = Lane(other, world.publisher, frame, stage, number)  # type: ignore[arg-type]
-    assert lane.start()
+    lane = world.taken_lane(frame, number, other)
+    assert lane is not None
     other.beginnings.begin(lane.held.run_id, [row.index for row in lane.waiting], seconds=5.0)
     lane.close()
     other.close()

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -16,8 +17,8 @@ from noetl_celery.ids import new_id
 from noetl_celery.playbook import compile_playbook
 from noetl_celery.runtime import process as processes
 from noetl_celery.runtime.claim import run_claim
-from noetl_celery.runtime.lane import run_lane
-from noetl_celery.runtime.orchestrate import orchestrate
+from noetl_celery.runtime.lane import Lane
+from noetl_celery.runtime.onward import After, Onward, run_on
 from noetl_celery.runtime.process import Plans, Process
 from noetl_celery.settings import Settings
 from noetl_celery.store import catalog, executions, verify
@@ -63,6 +64,28 @@ class FakePublisher:
         return [message.target for message in self.sent if isinstance(message, Dispatch) and message.kind == "claim"]
 
 
+class Apart(Onward):
+    """As if somebody else held every execution whenever a lane or a claim tells it something: what follows is left to
+    messages, one step at a time."""
+
+    def after(self) -> After:
+        return _Left(self)
+
+
+class _Left(After):
+    def decide(self, *args: Any, told: bool = True, **kwargs: Any) -> bool:
+        super().decide(*args, told=False, **kwargs)
+        self._told = args[1] if told else None
+        return False
+
+    _told: int | None = None
+
+    def go_on(self) -> None:
+        self.publish()
+        if self._told is not None:
+            self._onward.publisher.orchestrate(self._told)
+
+
 class Probe:
     """A tool whose behaviour the test decides: calls ``act(input)``, and knows how many ran at once."""
 
@@ -101,6 +124,8 @@ class World:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.publisher = FakePublisher()
+        #: whether what follows from a transaction is decided in it and gone on with, as in a worker; else step by step
+        self.together = False
         self.probe = Probe()
         self._processes: list[Process] = []
         self.process = self.another_process()
@@ -190,14 +215,28 @@ class World:
         self.do(lambda connection: vault.store(connection, name, "postgres", fields))
 
     def orchestrate(self, execution_id: int) -> int:
-        return orchestrate(self.process, self.publisher, execution_id)  # type: ignore[arg-type]
+        return Onward(self.process, self.publisher).orchestrate(execution_id)
+
+    def onward(self, process: Process | None = None) -> Onward:
+        return (Onward if self.together else Apart)(process or self.process, self.publisher)
 
     def claim(self, claim_id: int, process: Process | None = None) -> None:
-        run_claim(process or self.process, self.publisher, claim_id)  # type: ignore[arg-type]
+        run_claim(process or self.process, self.onward(process), claim_id)
 
     def lane(self, frame_id: int, number: int = 0, process: Process | None = None) -> None:
-        stage_id = self.value("SELECT stage_id FROM noetl.frame WHERE frame_id = %s", frame_id)
-        run_lane(process or self.process, self.publisher, frame_id, stage_id, number)  # type: ignore[arg-type]
+        lane = self.taken_lane(frame_id, number, process)
+        if lane is not None:
+            lane.run()
+
+    def taken_lane(self, frame_id: int, number: int = 0, process: Process | None = None) -> Lane | None:
+        """A lane that has started, and runs nothing yet; None if there is nothing to do for it."""
+        found = self.q("SELECT execution_id, stage_id FROM noetl.frame WHERE frame_id = %s", frame_id)
+        place = (found[0]["execution_id"], found[0]["stage_id"]) if found else (0, 0)
+        lane = Lane(process or self.process, self.onward(process), Dispatch("lanes", *place, frame_id, (number,)))
+        if not lane.start_alone():
+            return None
+        lane.hold()
+        return lane
 
     def sweep(self, process: Process | None = None) -> None:
         from noetl_celery.runtime.sweep import sweep
@@ -216,7 +255,7 @@ class World:
             self.claim(message.target)
         else:
             threads = [
-                threading.Thread(target=self.lane, args=(message.target, number), name=f"lane-{number}")
+                threading.Thread(target=self._body, args=(message, number), name=f"lane-{number}")
                 for number in message.lanes
             ]
             for thread in threads:
@@ -225,6 +264,12 @@ class World:
                 thread.join()
             self.publisher.orchestrate(message.execution_id)
         return True
+
+    def _body(self, message: Dispatch, number: int) -> None:
+        if self.together:
+            run_on(self.process, self.publisher, replace(message, lanes=(number,)))
+        else:
+            self.lane(message.target, number)
 
     def run(self, execution_id: int, *, messages: int = 1000) -> str:
         """Delivers every message until none is left; the execution's status."""

@@ -14,7 +14,6 @@ from services import make_settings
 from world import World
 
 from noetl_celery.errors import ErrorInfo, ToolError
-from noetl_celery.runtime.lane import Lane
 from noetl_celery.settings import Settings
 from noetl_celery.store import outbox
 
@@ -184,8 +183,8 @@ def test_the_key_is_the_same_after_a_crash(world: World) -> None:
     world.q("UPDATE noetl.frame SET status = 'RUNNING', open_rows = 1, ok_rows = 6, completed_at = NULL")
     world.do(outbox.add_lanes, execution, stage, frame, [0], "noetl.body", delay_seconds=30.0)
     other = world.another_process()
-    lane = Lane(other, world.publisher, frame, stage, 0)  # type: ignore[arg-type]
-    assert lane.start()
+    lane = world.taken_lane(frame, 0, other)
+    assert lane is not None
     lane.close()
     other.close()
     world.q("UPDATE noetl.run SET lease_until = clock_timestamp()")

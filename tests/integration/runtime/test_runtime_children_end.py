@@ -253,12 +253,10 @@ def test_a_crash_over_a_row_whose_child_has_ended(world: World) -> None:
     frame = world.value("SELECT frame_id FROM noetl.frame WHERE execution_id = %s", parent)
     tell(world, parent, "cancel")
     world.orchestrate(parent)
-    from noetl_celery.runtime.lane import Lane
 
     dead = world.another_process()
-    stage = world.value("SELECT stage_id FROM noetl.stage WHERE execution_id = %s", parent)
-    lane = Lane(dead, world.publisher, frame, stage, 0)  # type: ignore[arg-type]
-    assert lane.start()
+    lane = world.taken_lane(frame, 0, dead)
+    assert lane is not None
     lane.close()
     dead.close()
     assert world.rows(frame) == ["TAKEN", "TAKEN"]

@@ -9,7 +9,7 @@ import pytest
 from world import World
 
 from noetl_celery.ids import IdGenerator
-from noetl_celery.runtime import orchestrate as orchestrating
+from noetl_celery.runtime import decide as deciding
 from noetl_celery.store import executions
 
 pytestmark = pytest.mark.integration
@@ -42,7 +42,7 @@ class Clocks:
 
     def next(self) -> None:
         self.late += 1
-        self.monkeypatch.setattr(orchestrating, "new_id", IdGenerator())
+        self.monkeypatch.setattr(deciding, "new_id", IdGenerator())
 
 
 def test_the_last_visit_of_a_step_is_the_last_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from services import make_settings
 from world import World
 
 from noetl_celery.errors import ErrorInfo, LeaseLost, ToolError
-from noetl_celery.runtime.lane import Lane
 from noetl_celery.settings import Settings
 
 pytestmark = pytest.mark.integration
@@ -250,8 +249,8 @@ def test_a_lane_that_lost_its_lease_tells_nothing(world: World) -> None:
     world.probe.act = act
     execution = world.begin(collection("{{ ['a', 'b'] }}", policy={"rules": RETRY}))
     frame = world.one_frame(execution)
-    lane = Lane(world.process, world.publisher, frame, world.value("SELECT stage_id FROM noetl.stage"), 0)  # type: ignore[arg-type]
-    assert lane.start()
+    lane = world.taken_lane(frame)
+    assert lane is not None
 
     with pytest.raises(LeaseLost):
         lane.work()

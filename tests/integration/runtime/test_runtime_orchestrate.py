@@ -13,7 +13,7 @@ from world import World, in_thread, wait_for
 from noetl_celery import faults
 from noetl_celery.engine import decide as real_decide
 from noetl_celery.engine import replay
-from noetl_celery.runtime import orchestrate as module
+from noetl_celery.runtime.onward import Onward
 from noetl_celery.settings import Settings
 from noetl_celery.store import executions, signals
 
@@ -108,7 +108,7 @@ def test_many_signals_are_taken_in_batches(world: World, decisions: list[list[st
     for _ in range(5):
         world.do(signals.add, execution, "resume", **AGAIN)
     decisions.clear()
-    module.orchestrate(process, world.publisher, execution)  # type: ignore[arg-type]
+    Onward(process, world.publisher).orchestrate(execution)
     process.close()
     assert [len(given) for given in decisions] == [2, 2, 1]
 
@@ -208,7 +208,7 @@ def test_cancelling_stops_rows_that_have_not_started(world: World) -> None:
         world.do(signals.add, execution, "cancel", **AGAIN)
         world.session.execute("SELECT 1")
         other = world.another_process()
-        module.orchestrate(other, world.publisher, execution)  # type: ignore[arg-type]
+        Onward(other, world.publisher).orchestrate(execution)
         other.close()
     assert world.run(execution) == "CANCELLED"
     assert len(world.probe.calls) == 2

@@ -11,7 +11,6 @@ from proxy import proxied
 from services import Server, make_settings
 from world import World, in_thread, wait_for
 
-from noetl_celery.runtime.lane import Lane
 from noetl_celery.runtime.pulse import Pulse
 from noetl_celery.runtime.sweep import Sweeper, sweep
 from noetl_celery.store.db import Database
@@ -146,8 +145,8 @@ def test_nobody_is_dead_right_after_the_server_was_away(world: World) -> None:
     execution = world.begin(collection("{{ [1] }}"))
     frame = world.one_frame(execution)
     other = world.another_process()  # it has not come back yet
-    lane = Lane(other, world.publisher, frame, world.value("SELECT stage_id FROM noetl.stage"), 0)  # type: ignore[arg-type]
-    assert lane.start()
+    lane = world.taken_lane(frame, 0, other)
+    assert lane is not None
     wait_for(lambda: world.process.pulse.steady(1.0), "a quiet second")
     world.q(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
@@ -208,9 +207,8 @@ def test_a_frozen_process_loses_its_row_only_when_its_lease_is_over(world: World
     world.process.start()
     execution = world.begin(collection("{{ [1, 2] }}", spec="mode: parallel, max_in_flight: 2"))
     frame = world.one_frame(execution)
-    stage = world.value("SELECT stage_id FROM noetl.stage")
-    frozen = Lane(world.process, world.publisher, frame, stage, 0)  # type: ignore[arg-type]
-    assert frozen.start()
+    frozen = world.taken_lane(frame)
+    assert frozen is not None
     world.process.pulse.drop(frozen.held.run_id)
     wait_for(lambda: world.process.pulse.steady(1.0), "its own connection is no news")
     world.sweep()

@@ -112,15 +112,18 @@ def disturb(monkeypatch: pytest.MonkeyPatch, spoil: Spoil) -> list[str]:
 
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("harm", ["40P01", "lost reply"])
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
 def test_every_transaction_meets_bad_luck_once(
     workload: Callable[[World, str, str], str],
     harm: str,
+    together: bool,
     world: World,
     proxy: Proxy,
     database: str,
     empty_database: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    world.together = together
     playbook = workload(world, database, empty_database)
     lucky = world.begin(playbook)
     assert world.settle(lucky) == "COMPLETED"

@@ -1,4 +1,4 @@
-"""``noetl.orchestrate``: lock, read signals, decide, write, commit, publish; then look again."""
+"""A decision on an execution, within a transaction: lock, read signals, decide, write."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from noetl_celery.errors import NoetlError
 from noetl_celery.ids import new_id
 from noetl_celery.runtime.lanes import lane_again
 from noetl_celery.runtime.process import Process
-from noetl_celery.runtime.publish import Messages
 from noetl_celery.store import children, decisions, executions, news, signals
 from noetl_celery.store.db import Connection
 from noetl_celery.store.loaders import Limits
@@ -23,26 +22,11 @@ from noetl_celery.store.stages import TableFacts
 log = logging.getLogger(__name__)
 
 
-def orchestrate(process: Process, publisher: Messages, execution_id: int) -> int:
-    """Decides on everything that waits for this execution; returns how many decisions were made.
+def decide(process: Process, connection: Connection, execution_id: int) -> list[Dispatch] | None:
+    """One pass over an execution, in the caller's transaction; returns what to publish after the commit.
 
-    Whoever finds the execution locked leaves at once: its signal is committed, and the holder asks again after its
-    own commit. After a bounded number of passes the rest is left to a fresh message. Safe to run any number of times.
+    None if somebody else holds the execution, or nothing waits.
     """
-    for done in range(process.settings.orchestrate_passes):
-        dispatches = process.db.run(lambda connection: _turn(process, connection, execution_id))
-        if dispatches is None:
-            return done
-        faults.reached("orchestrate.committed")
-        publisher.dispatch(dispatches)
-        if not process.db.read(lambda connection: signals.pending(connection, execution_id)):
-            return done + 1
-    publisher.orchestrate(execution_id)
-    return process.settings.orchestrate_passes
-
-
-def _turn(process: Process, connection: Connection, execution_id: int) -> list[Dispatch] | None:
-    """One pass, in one transaction. None if somebody else holds the execution, or nothing waits."""
     try:
         lock = executions.lock(connection, execution_id)
         read = signals.read(connection, execution_id, process.settings.signal_batch)
