@@ -148,7 +148,9 @@ def test_an_execution_that_somebody_holds_is_decided_on_after_the_commit(togethe
     assert together.settle(execution) == "COMPLETED"
 
 
-@pytest.mark.parametrize("point", ["orchestrate.before_commit", "orchestrate.committed", "lane.started", "lane.finished"])
+@pytest.mark.parametrize(
+    "point", ["orchestrate.before_commit", "orchestrate.committed", "lane.started", "lane.finished"]
+)
 @pytest.mark.parametrize("playbook", ["chain", "cursor"])
 def test_a_death_in_between_loses_nothing(queue: World, playbook: str, point: str, crash_at: Any) -> None:
     execution = queue.begin(CHAIN if playbook == "chain" else cursor())
