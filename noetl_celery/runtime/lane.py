@@ -66,7 +66,7 @@ class Lane:
         self.done: list[Any] = []
         self.back: list[Back] = []
         #: on the monotonic clock: when the oldest unwritten outcome came, and when the database was last asked
-        self.oldest = self.looked = 0.0
+        self.oldest, self.looked = 0.0, self.begun
         #: when the source is told next which rows are still at work: soon, if this takes longer than a moment
         self.keep_at = self.begun + LOOK_SECONDS
         self.suspect: int | None = None

@@ -263,6 +263,8 @@ def seen_before(connection: Connection, stage_id: int, digests: Sequence[int]) -
     the last claims have returned exactly these rows, again and again. A TENTATIVE frame proves nothing: if its claim
     was undone, its rows are anybody's.
     """
+    if not _met(connection, stage_id, digests):
+        return None
     waiting = one(
         connection,
         """
@@ -282,6 +284,22 @@ def seen_before(connection: Connection, stage_id: int, digests: Sequence[int]) -
     if alike and (ok or _alike(connection, stage_id, digests, ALIKE_FAILED - 1)[0]):
         return f"{ALIKE_OK if ok else ALIKE_FAILED} claims in a row returned exactly the same rows"
     return None
+
+
+def _met(connection: Connection, stage_id: int, digests: Sequence[int]) -> bool:
+    """Is one of these rows in an open frame of a stage, or in its last one? If not, all is well."""
+    row = one(
+        connection,
+        """
+        SELECT EXISTS (SELECT FROM noetl.frame WHERE stage_id = %(stage)s AND status = 'RUNNING'
+                       AND digests && %(digests)s::bigint[])
+            OR (SELECT digests && %(digests)s::bigint[] FROM noetl.frame
+                WHERE stage_id = %(stage)s AND status <> 'TENTATIVE' ORDER BY frame_index DESC LIMIT 1) AS met
+        """,
+        stage=stage_id,
+        digests=list(digests),
+    )
+    return bool(row and row["met"])
 
 
 def _alike(connection: Connection, stage_id: int, digests: Sequence[int], answers: int) -> tuple[bool, bool]:

@@ -60,7 +60,11 @@ _KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count
 #: a session that stands still inside a transaction gives up its locks after so many seconds
 STILL_SECONDS = 20
 POOL_SESSIONS = "noetl-celery store"
+#: Our statements find what they want by an index, and are many: each is planned once for a session, and for tables that
+#: grow from nothing. SQL of others is planned as usual (`THEIR_PLANS`), and ours after it as before.
+_OUR_PLANS = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
 _SERVER = {
+    **_OUR_PLANS,
     "search_path": "public",
     "idle_in_transaction_session_timeout": f"{STILL_SECONDS}s",
     **{name if name.startswith("tcp") else f"tcp_{name}": value for name, value in _KEEPALIVE.items()},
@@ -90,7 +94,8 @@ class Database:
         def connect() -> Any:  # a DBAPI connection, though not to the letter of SQLAlchemy's protocol
             return self._session(POOL_SESSIONS, self._settings.statement_seconds + GRACE_SECONDS)
 
-        return QueuePool(connect, pool_size=self._size, max_overflow=self._size, timeout=POOL_SECONDS)
+        # The one that was used last comes first: it has most statements prepared.
+        return QueuePool(connect, self._size, self._size, timeout=POOL_SECONDS, use_lifo=True)
 
     def _session(self, name: str, silence_seconds: float) -> Session:
         session = Session.connect(self._settings.libpq_url, autocommit=True, **connect_args(self._settings, name))
