@@ -27,6 +27,9 @@ _PLACE = ("host", "hostaddr", "port", "dbname", "user")
 #: a source that does not answer soon is asked again by the next sweep; others wait for this one
 SETTLE_SECONDS = 3.0
 _NO_SUCH_DATABASE = "3D000"
+#: our own sessions plan for our own statements; a claim is somebody else's
+_PLANNED_AS_USUAL = "; SET LOCAL plan_cache_mode = auto; SET LOCAL enable_seqscan = on"
+_PLANNED_AS_OURS = "; SET LOCAL plan_cache_mode TO DEFAULT; SET LOCAL enable_seqscan TO DEFAULT"
 
 
 class PostgresCursor(Cursor):
@@ -148,7 +151,10 @@ def _fate(session: pg.Connection, source: Mapping[str, Any]) -> Verdict:
 
 
 def _claim(session: psycopg.Connection[Any], request: ClaimRequest) -> Claimed:
-    session.execute(f"SET LOCAL statement_timeout = {int(request.timeout_seconds * 1000)}")
+    ours = request.session is not None
+    session.execute(
+        f"SET LOCAL statement_timeout = {int(request.timeout_seconds * 1000)}{_PLANNED_AS_USUAL if ours else ''}"
+    )
     if request.reclaim is not None:
         _run(session, request.reclaim, request.bindings)
     total = _count(session, request)
@@ -159,7 +165,10 @@ def _claim(session: psycopg.Connection[Any], request: ClaimRequest) -> Claimed:
             break
         batches.append(tuple(rows))
     # Now, and not at the COMMIT: what a deferred constraint has to say is an error of this claim.
-    _run(session, "SET CONSTRAINTS ALL IMMEDIATE", {})
+    try:
+        session.execute(f"SET CONSTRAINTS ALL IMMEDIATE{_PLANNED_AS_OURS if ours else ''}")
+    except psycopg.Error as error:
+        raise pg.tool_error(error) from error
     return Claimed(tuple(batches), len(batches) < request.budget, total)
 
 

@@ -78,7 +78,7 @@ def fresh(
     if not rows or not (driver.acknowledges or cursor_of(stage).reclaim is not None):
         return list(rows), []
     digests = [_digest(row) for row in rows]
-    known = claims.known(connection, stage.stage_id, digests, tentative=driver.acknowledges)
+    known = claims.known(connection, stage.stage_id, digests, kept=driver.acknowledges)
     new, done = [], []
     for row, digest in zip(rows, digests, strict=True):
         at_work = known.get(digest)

@@ -233,25 +233,25 @@ def tentative(connection: Connection, claim_id: int) -> list[dict[str, Any]]:
 ALIKE_OK, ALIKE_FAILED = 3, 20
 
 
-def known(connection: Connection, stage_id: int, digests: Sequence[int], *, tentative: bool) -> dict[int, bool]:
+def known(connection: Connection, stage_id: int, digests: Sequence[int], *, kept: bool) -> dict[int, bool]:
     """Which of these rows frames of the stage have already: digest → is it still at work (or waiting for it)?
 
-    ``tentative``: whether a TENTATIVE frame has its rows for sure. Where it has not, it may be gone the next moment.
+    ``kept``: the source keeps for us what it has handed out, so that a TENTATIVE frame has its rows for sure, and one
+    that has ended too. Else only those at work are looked for.
     """
     rows = every(
         connection,
-        """
+        f"""
         SELECT d.digest, bool_or(r.status IN ('READY', 'TAKEN', 'PARKED')) AS at_work
         FROM noetl.frame f, unnest(f.digests) WITH ORDINALITY AS d(digest, place), noetl.row r
         WHERE f.stage_id = %(stage)s AND f.digests && %(digests)s::bigint[]
-          AND (f.status IN ('RUNNING', 'COMPLETED') OR f.status = 'TENTATIVE' AND %(tentative)s)
+          AND {"f.status IN ('RUNNING', 'COMPLETED', 'TENTATIVE')" if kept else "f.status = 'RUNNING'"}
           AND d.digest = ANY(%(digests)s::bigint[]) AND r.frame_id = f.frame_id
           AND r.row_index = CASE WHEN f.weight > 1 THEN 0 ELSE d.place - 1 END
         GROUP BY d.digest
         """,
         stage=stage_id,
         digests=list(digests),
-        tentative=tentative,
     )
     return {row["digest"]: row["at_work"] for row in rows}
 

@@ -61,10 +61,10 @@ _KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count
 STILL_SECONDS = 20
 POOL_SESSIONS = "noetl-celery store"
 #: Our statements find what they want by an index, and are many: each is planned once for a session, and for tables that
-#: grow from nothing. SQL of others is planned as usual (`THEIR_PLANS`), and ours after it as before.
-_OUR_PLANS = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
+#: grow from nothing. SQL of others is to be planned as usual (``cursors/postgres.py``).
+_PLANS = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off", "jit": "off"}
 _SERVER = {
-    **_OUR_PLANS,
+    **_PLANS,
     "search_path": "public",
     "idle_in_transaction_session_timeout": f"{STILL_SECONDS}s",
     **{name if name.startswith("tcp") else f"tcp_{name}": value for name, value in _KEEPALIVE.items()},

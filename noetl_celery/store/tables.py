@@ -155,7 +155,7 @@ stage = sa.Table(
     _json("state"),
     _now("opened_at"),
     _time("closed_at"),
-    sa.Index("stage_execution_idx", "execution_id", "step_name", "stage_id"),
+    sa.Index("stage_execution_idx", "execution_id", "step_name", "visit"),
 )
 
 claim = sa.Table(
@@ -218,6 +218,7 @@ frame = sa.Table(
     _now("created_at"),
     _time("completed_at"),
     sa.Index("frame_stage_idx", "stage_id", "frame_index"),
+    sa.Index("frame_open_idx", "stage_id", postgresql_where=sa.text("status IN ('TENTATIVE', 'RUNNING')")),
     sa.Index("frame_execution_idx", "execution_id"),
     sa.CheckConstraint("open_rows >= 0", name="open_rows"),
     sa.CheckConstraint("status <> 'COMPLETED' OR open_rows = 0", name="completed"),

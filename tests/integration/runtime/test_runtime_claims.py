@@ -55,6 +55,17 @@ def test_own_database_is_one_transaction(here: World, crash_at: Arm) -> None:
     assert here.everything() == before
 
 
+def test_a_claim_is_planned_as_usual_and_our_statements_as_ours(here: World) -> None:
+    settings = "current_setting('enable_seqscan') AS seqscan, current_setting('plan_cache_mode') AS plans"
+    here.begin(cursor(CLAIM.replace("RETURNING id", f"RETURNING id, {settings}")))
+    (claim,) = here.publisher.claims()
+    here.claim(claim)
+    payload = here.value("SELECT payload FROM noetl.row LIMIT 1")
+    assert (payload["seqscan"], payload["plans"]) == ("on", "auto")
+    ours = here.do(lambda connection: connection.execute(f"SELECT {settings}").fetchone())
+    assert ours == ("off", "force_generic_plan")
+
+
 @pytest.mark.parametrize("place", ["here", "source"])
 def test_two_deliveries_at_once_answer_a_ticket_once(place: str, request: pytest.FixtureRequest, world: World) -> None:
     request.getfixturevalue(place)
