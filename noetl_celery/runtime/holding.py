@@ -72,12 +72,12 @@ class Holding:
         #: the last time that rows were asked for, there were not enough
         self.exhausted = False
         self._floor = 0
-        #: what was taken when it started, how many were wanted, and when they were asked for
-        self._first: tuple[Sequence[TakenRow], int] = (), 0
+        #: what was taken when it started, how many were wanted, how many of them may begin, and when that was
+        self._first: tuple[Sequence[TakenRow], int, int] = (), 0, 0
         self._asked = 0.0
-        #: rows that were announced and have not begun: they may until then, on the monotonic clock
-        self._ahead: frozenset[int] = frozenset()
-        self._sure_until = 0.0
+        #: rows that were announced: those that have not begun may until then, on the monotonic clock
+        self._announced: frozenset[int] = frozenset()
+        self.sure_until = 0.0
 
     # -- taking ----------------------------------------------------------------------------------------------------
 
@@ -86,11 +86,11 @@ class Holding:
         """How many rows may be at work at once, besides those that are parked."""
         return self.width - self.parked
 
-    def start(self, connection: Connection, prepare: Callable[[], int]) -> bool:
+    def start(self, connection: Connection, prepare: Callable[[], tuple[int, int]]) -> bool:
         """Takes the lane and its first rows, in the caller's transaction; False if there is nothing to do here.
 
-        ``prepare`` is called when stage and frame are loaded, and says how many rows are wanted. May be called again
-        when its transaction was undone.
+        ``prepare`` is called when stage and frame are loaded, and says how many rows are wanted, and how many of them
+        may begin at once. May be called again when its transaction was undone.
         """
         self._asked = time.monotonic()
         stage = load_stage(self._process, connection, self.stage_id)
@@ -114,15 +114,16 @@ class Holding:
             # What earlier rows of the frame wrote is there for the next one, before the frame ends.
             for writes in stages.frame_ctx(connection, self.frame_id):
                 merge_paths(stage.ctx, writes)
-        want = prepare()
-        self._first = self._take(connection, want, begin=0 if self.careful else self.places), want
+        want, begin = prepare()
+        taken = self._take(connection, want, begin=0 if self.careful else begin)
+        self._first = taken, want, begin
         return True
 
     def started(self) -> Sequence[TakenRow]:
         """After the commit: the first rows."""
-        taken, want = self._first
+        taken, want, begin = self._first
         if not self.careful:
-            self._sure(self._asked, [row.index for row in taken[: self.places]])
+            self._sure(self._asked, [row.index for row in taken[:begin]])
         return self._accepted(taken, want)
 
     def _take(self, connection: Connection, want: int, *, idle: bool = True, begin: int = 0) -> list[TakenRow]:
@@ -142,33 +143,24 @@ class Holding:
         self._floor = taken[-1].index + 1 if taken and not self.ordered else 0
         return taken
 
-    def begin(self, starting: Sequence[int], open_: Sequence[int], ahead: Sequence[int]) -> None:
+    def begin(self, starting: Sequence[int], open_: Sequence[int]) -> None:
         """Before rows begin: the database confirms that they are still ours, and knows that they have begun.
 
-        ``open_`` have begun, these among them, and are not written yet; ``ahead`` may begin in the next moment, and
-        then nobody needs to ask. Raises ``LeaseLost``, ``Unreachable``.
+        ``open_`` have begun, or may (these among them), and are not written yet. If nobody begins one of them soon, it
+        has to be asked again. Raises ``LeaseLost``, ``Unreachable``.
         """
-        if self._ahead.issuperset(starting) and time.monotonic() < self._sure_until:
-            self._ahead = self._ahead.difference(starting)
+        if time.monotonic() < self.sure_until and self._announced.issuperset(starting):
             return
-        self._announce(open_, ahead)
-
-    def recall(self, open_: Sequence[int]) -> None:
-        """Rows that were announced ahead and have not begun since are not counted as begun any more."""
-        if self._ahead and time.monotonic() >= self._sure_until:
-            self._announce(open_, ())
-
-    def _announce(self, begun: Sequence[int], ahead: Sequence[int]) -> None:
         asked = time.monotonic()
-        seconds = self.stage.settings.lease_seconds
-        self._process.beginnings.begin(self.run_id, [*begun, *ahead], seconds=seconds)
-        self._sure(asked, ahead)
+        self._process.beginnings.begin(self.run_id, open_, seconds=self.stage.settings.lease_seconds)
+        self._sure(asked, open_)
 
-    def _sure(self, asked: float, ahead: Sequence[int]) -> None:
-        self._ahead = frozenset(ahead)
+    def _sure(self, asked: float, announced: Sequence[int]) -> None:
+        self._announced = frozenset(announced)
         settings = self._process.settings
-        whole = min(self.stage.settings.lease_seconds, settings.dead_after_seconds)
-        self._sure_until = asked + min(SURE_SECONDS, whole / 4)
+        sure = min(SURE_SECONDS, self.stage.settings.lease_seconds / 4, settings.dead_after_seconds / 4)
+        # At least for a moment from now: where every answer took longer than that, none would ever begin.
+        self.sure_until = max(asked + sure, time.monotonic() + sure / 10)
 
     # -- exchanging ------------------------------------------------------------------------------------------------
 

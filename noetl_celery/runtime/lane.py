@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import logging
 import math
-import queue
 import threading
 import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from noetl_celery import faults
 from noetl_celery.engine.assign import merge_paths
 from noetl_celery.errors import LeaseLost, NoetlError, ServiceError
+from noetl_celery.runtime.crew import Crew, Worked
 from noetl_celery.runtime.holding import Back, Holding
 from noetl_celery.runtime.names import StageNames
 from noetl_celery.runtime.process import Process, grace_over, pause, stop_announced
@@ -49,7 +48,7 @@ class Lane:
     """One delivery's work on one frame."""
 
     stage: StageNames
-    runner: RowRunner
+    crew: Crew
     notes: Notes
 
     def __init__(self, process: Process, onward: Onward, lane: Dispatch) -> None:
@@ -60,7 +59,6 @@ class Lane:
         self.begun = time.monotonic()
         self.waiting: deque[TakenRow] = deque()
         self.air: set[int] = set()
-        self.ended: queue.SimpleQueue[tuple[TakenRow, RowEnd, int, float]] = queue.SimpleQueue()
         self.outcomes: list[RowOutcome] = []
         #: their payloads, where the source wants to know what is done
         self.done: list[Any] = []
@@ -70,7 +68,8 @@ class Lane:
         #: when the source is told next which rows are still at work: soon, if this takes longer than a moment
         self.keep_at = self.begun + LOOK_SECONDS
         self.suspect: int | None = None
-        self.row_seconds: float | None = None
+        #: how long a row takes, as far as this process knows
+        self.row_seconds = process.row_seconds.get(lane.stage_id)
         self.closing = threading.Event()
         #: both are told to rows that wait: by the pulse, by a look at the execution
         self.lost = self.cancelled = False
@@ -126,7 +125,7 @@ class Lane:
         lease, heartbeat = self.stage.settings.lease_seconds, self.stage.settings.heartbeat_seconds
         self.process.pulse.hold(self.held.run_id, lease=lease, heartbeat=heartbeat, lost=self._lose)
 
-    def _set_up(self) -> int:
+    def _set_up(self) -> tuple[int, int]:
         stage, frame = self.held.stage, self.held.frame
         self.stage = stage
         self.fail_fast = frame["fail_fast"]
@@ -146,7 +145,7 @@ class Lane:
             "__claim_token": str(frame["token"] or frame["claim_id"] or frame_id),
         }
         keep = loop is None or loop.cursor is None
-        self.runner = RowRunner(
+        runner = RowRunner(
             self.process,
             stage,
             partial(pause, lambda: self.lost or self.cancelled),
@@ -159,7 +158,8 @@ class Lane:
         if loop is not None and loop.cursor is not None and self.process.cursors.get(loop.cursor.kind).acknowledges:
             self.source = source_of(self.process, stage, stage.extra)
         self.lifetime = min(self.settings.lane_seconds, stage.settings.max_seconds or math.inf)
-        return self._wanted()
+        self.crew = Crew(self.process.threads, runner.run, self._goes_on, self.batch)
+        return self._wanted(), self._most()
 
     def work(self) -> list[Dispatch]:
         """Runs rows until there is nothing more to do here. Raises ``LeaseLost``, ``ServiceError``."""
@@ -179,7 +179,7 @@ class Lane:
             if self.closing.is_set():
                 self._give_back()
             else:
-                self._start_rows()
+                self._release()
             cut = grace_over()
             if cut or (not self.air and (self.closing.is_set() or not self.waiting)):
                 self._exchange(0 if self.closing.is_set() else self._wanted())
@@ -211,14 +211,16 @@ class Lane:
     def close(self) -> None:
         """Lets go of the lease's extension; rows still at work end by themselves and count for nothing."""
         self.closing.set()
+        self.crew.withdraw()
         self.process.pulse.drop(self.held.run_id)
+        self.process.remember_rows(self.held.stage_id, self.row_seconds)
 
     def forfeit(self) -> None:
         """Something went wrong that no row is to blame for: its rows at work end first, then all are run again."""
         self._lose()
+        self._withdraw()
         while self.air:
-            row, *_ = self.ended.get()
-            self.air.discard(row.index)
+            self.air.difference_update([worked.row.index for worked in self.crew.collect(LOOK_SECONDS, patient=False)])
         self.process.pulse.forfeit(self.held.run_id)
 
     def _lose(self) -> None:
@@ -227,66 +229,66 @@ class Lane:
 
     def _should_close(self) -> bool:
         # Where parked rows hold all places nothing can start: rows that were taken ahead go back, and so does the slot.
-        full = not self.air and self.held.places <= 0
+        full = self.held.places <= 0 and len(self.air) == self.crew.released
         return full or stop_announced() or time.monotonic() - self.begun >= self.lifetime
 
-    def _start_rows(self) -> None:
-        """Begins as many rows as there are places for, once the database has confirmed that they are still ours."""
-        begin: list[TakenRow] = []
-        while self.waiting and len(self.air) < self.held.places:
+    def _release(self) -> None:
+        """Lets as many rows begin as may, once the database has confirmed that they are still ours."""
+        release: list[TakenRow] = []
+        most = self._most()
+        while self.waiting and len(self.air) < most:
             suspect = self.held.careful and self.waiting[0].crashes > 0
             if self.air and (suspect or self.suspect in self.air):
                 break  # a suspect waits until it is alone, and the others until it has ended
             row = self.waiting.popleft()
             self.suspect = row.index if suspect else None
             self.air.add(row.index)
-            begin.append(row)
-        if not begin:
-            return
-        starting = [row.index for row in begin]
-        try:
-            self.held.begin(starting, self._open(), self._ahead())
-        except BaseException:
-            self.air.difference_update(starting)
-            raise
-        faults.reached("lane.begun")
-        for row in begin:
-            self.process.threads.submit(self._run_row, row)
+            release.append(row)
+        if release or self.crew.released:
+            starting = [row.index for row in release]
+            try:
+                self.held.begin(starting, self._open())
+            except BaseException:
+                self.air.difference_update(starting)
+                raise
+            self.crew.release(release, self.held.sure_until)
+        if release:
+            faults.reached("lane.begun")
+        self.crew.start(self.held.places)
 
     def _open(self) -> list[int]:
-        """The rows that have begun and are not written yet."""
+        """The rows that have begun, or may, and are not written yet."""
         called_back = [index for index, position, _ in self.back if position is not None]
         return [*self.air, *(outcome.index for outcome in self.outcomes), *called_back]
 
-    def _ahead(self) -> list[int]:
-        """The rows that begin in the next moment; none where rows are long, or are counted one by one."""
+    def _most(self) -> int:
+        """How many rows may have begun: one for each place, and where rows are short, those that begin in the next
+        moment. Not where they are counted one by one."""
+        places = self.held.places
         if self.batch == 1 or self.held.careful or (self.row_seconds or 1.0) > BEGIN_AHEAD_SECONDS:
-            return []
-        rounds = BEGIN_AHEAD_SECONDS / max(self.row_seconds or 0.0, 0.001)
-        return [row.index for row in islice(self.waiting, int(self.held.places * rounds))]
+            return places
+        return int(places * (1 + BEGIN_AHEAD_SECONDS / max(self.row_seconds or 0.0, 0.001)))
 
-    def _run_row(self, row: TakenRow) -> None:
-        begun = time.monotonic()
-        end, retries = self.runner.run(row)
-        self.ended.put((row, end, retries, time.monotonic() - begun))
+    def _goes_on(self, end: RowEnd) -> bool:
+        """In the row's thread, before it takes another one: what that has to know. False: first the lane has to."""
+        if not isinstance(end, Ended):
+            return False
+        if self.fail_fast and not end.outcome.ok:
+            self.closing.set()  # no further row starts; the write tells the other lanes
+        if self.held.ordered:
+            merge_paths(self.stage.ctx, end.ctx)
+        return not (self.closing.is_set() or stop_announced())
 
     def _collect(self) -> None:
-        """Waits for rows to end: for the first one, then takes all that have ended."""
+        """Waits for rows to end: for the first one, then until it is time to write."""
         until = self.oldest + self.settings.outcome_batch_seconds if self.outcomes else time.monotonic() + LOOK_SECONDS
-        try:
-            item = self.ended.get(timeout=max(0.0, until - time.monotonic()))
-        except queue.Empty:
-            return
-        while True:
-            self._note(*item)
-            try:
-                item = self.ended.get_nowait()
-            except queue.Empty:
-                return
+        for worked in self.crew.collect(max(0.0, until - time.monotonic()), patient=bool(self.outcomes)):
+            self._note(worked)
 
-    def _note(self, row: TakenRow, end: RowEnd, retries: int, seconds: float) -> None:
+    def _note(self, worked: Worked) -> None:
+        row, end, retries = worked.row, worked.end, worked.retries
         self.air.discard(row.index)
-        self.row_seconds = seconds if self.row_seconds is None else 0.8 * self.row_seconds + 0.2 * seconds
+        self._learn(worked.seconds)
         if isinstance(end, Ended):
             faults.reached("lane.row_done")
             if not self.outcomes:
@@ -294,10 +296,6 @@ class Lane:
             self.outcomes.append(end.outcome)
             if self.source is not None:
                 self.done.append(self.stage.opener.open(row.payload))
-            if self.fail_fast and not end.outcome.ok:
-                self.closing.set()  # no further row starts; the write tells the other lanes
-            if self.held.ordered:
-                merge_paths(self.stage.ctx, end.ctx)
         elif isinstance(end, CalledBack):
             self.back.append((row.index, end.position.document(), retries))
         elif isinstance(end, Called):
@@ -305,6 +303,9 @@ class Lane:
         else:
             self.held.park(row.index, end, retries)
             self._in_order()
+
+    def _learn(self, seconds: float) -> None:
+        self.row_seconds = seconds if self.row_seconds is None else 0.8 * self.row_seconds + 0.2 * seconds
 
     def _start_child(self, row: TakenRow, end: Called, retries: int) -> None:
         if not self.held.start_child(row.index, end, retries):
@@ -319,8 +320,15 @@ class Lane:
             self.closing.set()  # what comes after it has to wait for it
 
     def _give_back(self) -> None:
+        self._withdraw()
         self.back += [(row.index, None, row.retries) for row in self.waiting]
         self.waiting.clear()
+
+    def _withdraw(self) -> None:
+        """What has not begun does not begin."""
+        withdrawn = self.crew.withdraw()
+        self.air.difference_update(row.index for row in withdrawn)
+        self.waiting.extendleft(reversed(withdrawn))
 
     def _due(self) -> bool:
         if self.outcomes and (
@@ -367,8 +375,6 @@ class Lane:
         self.waiting.extend(done.taken)
         self.notes.written()
         del self.outcomes[:written]
-        if self.over is None:
-            self.held.recall(self._open())
         if written:
             faults.reached("lane.flushed")
             if self.source is not None:

@@ -32,6 +32,7 @@ from noetl_celery.tools.registry import ToolRegistry
 #: seconds that a process remembers a credential, so that a changed one is soon used
 CREDENTIAL_SECONDS = 30.0
 PLANS_KEPT = 64
+STAGES_KEPT = 1000
 #: never reached by rows that end; those that never do may not be in the way of others
 MOST_THREADS = 10_000
 
@@ -129,6 +130,8 @@ class Process:
         self.pulse = Pulse(self.db, self.worker_id, settings.heartbeat_seconds)
         #: what rows run on: each lane sees to it that it has no more at work than it may
         self.threads = ThreadPoolExecutor(MOST_THREADS, thread_name_prefix="row")
+        #: how long a row of a stage took lately, in seconds
+        self.row_seconds: OrderedDict[int, float] = OrderedDict()
         self._credentials: dict[str, tuple[float, dict[str, Any]]] = {}
 
     def start(self) -> None:
@@ -148,6 +151,14 @@ class Process:
         hiding.learn_credential(fields, lasting=True)
         self._credentials[name] = (time.monotonic() + CREDENTIAL_SECONDS, fields)
         return fields
+
+    def remember_rows(self, stage_id: int, seconds: float | None) -> None:
+        """Rows of this stage take so long now."""
+        if seconds is not None:
+            self.row_seconds[stage_id] = seconds
+            self.row_seconds.move_to_end(stage_id)
+            while len(self.row_seconds) > STAGES_KEPT:
+                self.row_seconds.popitem(last=False)
 
     def close(self) -> None:
         self.pulse.stop()

@@ -474,15 +474,14 @@ def test_rows_are_noted_before_they_begin_and_until_they_are_written(world: Worl
 
 def test_nothing_begins_for_a_lane_that_was_given_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a pause of the whole process: its lease was over, and somebody else has the rows."""
-    monkeypatch.setattr(holding, "SURE_SECONDS", 0.0)  # the pause was longer than what was announced ahead is good for
-    real = world.process.beginnings.begin
+    monkeypatch.setattr(holding, "SURE_SECONDS", 0.1)
 
-    def paused(run_id: int, rows: Any, *, seconds: float) -> None:
-        if len(world.probe.calls) >= 4:
+    def act(given: Any) -> None:
+        if len(world.probe.calls) == 4:
             world.q("DELETE FROM noetl.run")
-        real(run_id, rows, seconds=seconds)
+            time.sleep(0.2)  # longer than what was announced ahead is good for
 
-    world.process.beginnings.begin = paused  # type: ignore[method-assign]
+    world.probe.act = act
     world.begin(collection("{{ range(10) | list }}", spec="mode: sequential"))
     frame, lane = world.publisher.lanes()[0]
     world.lane(frame, lane)

@@ -136,9 +136,9 @@ def test_every_transaction_meets_bad_luck_once(
     unlucky = world.begin(playbook)
     assert world.settle(unlucky) == "COMPLETED"
     monkeypatch.undo()
-    assert len(spoilt) > 10
+    assert len(spoilt) > 5
     if harm == "lost reply":
-        assert proxy.lost > 10
+        assert proxy.lost > 5
     assert len(world.probe.calls) == 2 * calls, "no row was run twice"
     assert family_events(world, unlucky) == told, "nothing was told twice, and nothing left out"
     for table in ("run", "outbox", "signal", "wakeup"):
