@@ -46,8 +46,7 @@ def decide(process: Process, connection: Connection, execution_id: int) -> list[
     if state.turns > before:
         told = Event(TURN, state.status, context=turn.record(state), node_type="playbook", book=True)
         decision.events.insert(0, told)
-    dispatches = decisions.apply(connection, plan, state, decision, process.settings, new_id)
-    signals.consume(connection, inbox.ids)
+    dispatches = decisions.apply(connection, plan, state, decision, inbox.ids, process.settings, new_id)
     if state.status in FINAL:
         signals.drop_timers(connection, execution_id)
         news.tell_end(connection, execution_id)

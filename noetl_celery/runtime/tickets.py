@@ -16,6 +16,7 @@ from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.sources import Source, cursor_of
 from noetl_celery.store import claims, frames, outbox
 from noetl_celery.store.db import Connection
+from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.template import Value
 
@@ -25,12 +26,14 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A frame that a ticket was answered with; ``rows`` are those of the source."""
+    """A frame that a ticket was answered with; ``rows`` are those of the source, ``asked`` its lanes if they are asked
+    for already."""
 
     frame_id: int
     lanes: int
     slots: int
     rows: int
+    asked: Sequence[Dispatch] = ()
 
 
 def claim_names(ticket: Ticket, stage: StageNames, token: int) -> dict[str, Any]:
@@ -112,6 +115,8 @@ def make_frames(
         hint = "the claim must change what it returns (UPDATE … RETURNING), or it leases the same rows for ever"
         raise ToolError(ErrorInfo("endless_claim", f"{again}: {hint}"))
     made = []
+    queue = body_queue(stage.plan, stage.step.name, process.settings)
+    wanted = frames.Asked(queue, process.settings.republish_seconds)
     for start, end in _cuts(rows, settings.max_bytes):
         part = list(rows[start:end])
         whole = loop.frame.process == "frame"
@@ -137,8 +142,8 @@ def make_frames(
             digests=digests[start:end],
             source=source,
         )
-        frames.create(connection, frame)
-        made.append(Filled(frame.frame_id, frame.lanes, frame.slots, len(part)))
+        asked = frames.create(connection, frame, wanted if source is None else None)
+        made.append(Filled(frame.frame_id, frame.lanes, frame.slots, len(part), asked))
     return made
 
 
@@ -186,10 +191,11 @@ def fill(
     """Answers a ticket with its frames, all RUNNING now: their lanes, events and the signal. Raises ``LeaseLost``."""
     again = process.settings.republish_seconds
     place = ticket["execution_id"], ticket["stage_id"]
-    dispatches = []
+    dispatches: list[Dispatch] = []
     for frame in made:
-        lanes = range(frame.lanes)
-        dispatches.append(outbox.add_lanes(connection, *place, frame.frame_id, lanes, queue, delay_seconds=again))
+        dispatches += frame.asked or [
+            outbox.add_lanes(connection, *place, frame.frame_id, range(frame.lanes), queue, delay_seconds=again)
+        ]
         claims.tell(connection, place[0], frame.frame_id, claims.claimed_event(ticket, step, frame.rows))
     data = {"frames": len(made), "slots": sum(frame.slots for frame in made), "dry": dry}
     claims.answer(connection, ticket, "FILLED", "claim.filled", data, run_id=run_id, republish_seconds=again)

@@ -11,19 +11,30 @@ from noetl_celery.engine.decision import ClaimSpec, Event
 from noetl_celery.errors import LeaseLost
 from noetl_celery.store import events, outbox, signals
 from noetl_celery.store.db import Connection, changed, every, execute, one
+from noetl_celery.store.outbox import Dispatch
 
 
-def issue(connection: Connection, execution_id: int, claims: Sequence[ClaimSpec]) -> None:
-    """Writes OPEN tickets."""
+def issue(
+    connection: Connection, execution_id: int, claims: Sequence[ClaimSpec], queue: str, *, republish_seconds: float
+) -> list[Dispatch]:
+    """Writes OPEN tickets, and that they wait for a taker; returns what to publish after the commit."""
     execute(
         connection,
         """
+        WITH given AS (
+            SELECT * FROM json_to_recordset(%(claims)s) AS c(claim_id bigint, stage_id bigint, index int, budget int,
+                                                             sole boolean, more boolean, reclaim boolean)
+        ), asked AS (
+            INSERT INTO noetl.outbox (execution_id, stage_id, claim_id, queue, publish_at)
+            SELECT %(execution)s, stage_id, claim_id, %(queue)s, clock_timestamp() + %(again)s * interval '1 second'
+            FROM given
+        )
         INSERT INTO noetl.claim (claim_id, stage_id, execution_id, status, frame_index, budget, sole, more, reclaim)
-        SELECT c.claim_id, c.stage_id, %(execution)s, 'OPEN', c.index, c.budget, c.sole, c.more, c.reclaim
-        FROM json_to_recordset(%(claims)s)
-             AS c(claim_id bigint, stage_id bigint, index int, budget int, sole boolean, more boolean, reclaim boolean)
+        SELECT claim_id, stage_id, %(execution)s, 'OPEN', index, budget, sole, more, reclaim FROM given
         """,
         execution=execution_id,
+        queue=queue,
+        again=republish_seconds,
         claims=Json(
             [
                 {
@@ -39,6 +50,7 @@ def issue(connection: Connection, execution_id: int, claims: Sequence[ClaimSpec]
             ]
         ),
     )
+    return [Dispatch("claim", execution_id, claim.stage_id, claim.claim_id, queue=queue) for claim in claims]
 
 
 def lock_open(connection: Connection, claim_id: int) -> Mapping[str, Any] | None:
@@ -130,22 +142,30 @@ def answer(
     republish_seconds: float,
 ) -> None:
     """Ends a ticket (FILLED, EMPTY, FAILED) and tells the execution. ``LeaseLost``: the run does not hold it."""
-    _expect(
-        changed(
-            connection,
-            """
+    fields = {"stage": claim["stage_id"], "claim": claim["claim_id"], "budget": claim["budget"], **data}
+    told = changed(
+        connection,
+        """
+        WITH answered AS (
             UPDATE noetl.claim SET status = %(status)s, taken_by = NULL
             WHERE claim_id = %(claim)s AND (status = 'OPEN' AND %(run)s::bigint IS NULL OR taken_by = %(run)s)
-            """,
-            claim=claim["claim_id"],
-            status=status,
-            run=run_id,
-        ),
-        claim["claim_id"],
+            RETURNING claim_id, execution_id
+        ), taken AS (
+            DELETE FROM noetl.outbox o USING answered a WHERE o.claim_id = a.claim_id
+        )
+        INSERT INTO noetl.signal (execution_id, type, data, due_at, publish_at)
+        SELECT execution_id, %(signal)s, %(data)s, clock_timestamp(),
+               clock_timestamp() + %(again)s * interval '1 second'
+        FROM answered
+        """,
+        claim=claim["claim_id"],
+        status=status,
+        run=run_id,
+        signal=signal,
+        data=Json(fields),
+        again=republish_seconds,
     )
-    outbox.take_claim(connection, claim["claim_id"])
-    fields = {"stage": claim["stage_id"], "claim": claim["claim_id"], "budget": claim["budget"], **data}
-    signals.add(connection, claim["execution_id"], signal, fields, republish_seconds=republish_seconds)
+    _expect(told, claim["claim_id"])
 
 
 def reopen(connection: Connection, claim_id: int, *, run_id: int | None, failed: bool) -> Mapping[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from noetl_celery.engine.decision import Decision, Opening, Reopening, Slice
 from noetl_celery.engine.state import ExecutionState
@@ -27,32 +27,29 @@ def apply(
     plan: Plan,
     state: ExecutionState,
     decision: Decision,
+    read: Sequence[int],
     settings: Settings,
     new_id: Callable[[], int],
 ) -> list[Dispatch]:
-    """Writes stages, frames of collections, claims, events and state; returns what to publish after the commit."""
+    """Writes stages, frames of collections, claims, events and state; the signals that were ``read`` are gone. Returns
+    what to publish after the commit."""
     again = settings.republish_seconds
     execution_id = state.execution_id
     dispatches: list[Dispatch] = []
     stages.open_stages(connection, execution_id, decision.openings)
     for opening in decision.openings:
         if opening.items:
-            dispatches.append(_open_frame(connection, plan, execution_id, opening, settings, new_id()))
+            dispatches += _open_frame(connection, plan, execution_id, opening, settings, new_id())
     for again_opened in decision.reopenings:
         dispatches += _reopen(connection, plan, execution_id, again_opened, settings)
     for cut in decision.slices:
-        dispatches.append(_open_frame(connection, plan, execution_id, cut, settings, new_id()))
+        dispatches += _open_frame(connection, plan, execution_id, cut, settings, new_id())
     stages.close_stages(connection, decision.closings)
     for closing in decision.closings:
         if closing.state is not None and closing.state["kind"] != "single":
             ledger.check_stage(connection, execution_id, closing.stage_id)
     if decision.claims:
-        claims.issue(connection, execution_id, decision.claims)
-        for claim in decision.claims:
-            outbox.add_claim(
-                connection, execution_id, claim.stage_id, claim.claim_id, CONTROL_QUEUE, delay_seconds=again
-            )
-            dispatches.append(Dispatch("claim", execution_id, claim.stage_id, claim.claim_id, queue=CONTROL_QUEUE))
+        dispatches += claims.issue(connection, execution_id, decision.claims, CONTROL_QUEUE, republish_seconds=again)
     for stage_id in dict.fromkeys(decision.recalls):
         claims.recall(connection, stage_id, republish_seconds=again)
     for stage_id in dict.fromkeys(decision.stops):
@@ -63,9 +60,8 @@ def apply(
     for timer in decision.timers:
         data = {"stage": timer.stage_id}
         signals.add(connection, execution_id, timer.type, data, republish_seconds=again, delay_seconds=timer.seconds)
-    stages.count(connection, state.stages.values())
     events.append(connection, execution_id, decision.events)
-    executions.save(connection, state, decision)
+    executions.save(connection, state, decision, read)
     return dispatches
 
 
@@ -85,7 +81,7 @@ def _reopen(
 
 def _open_frame(
     connection: Connection, plan: Plan, execution_id: int, opening: Opening | Slice, settings: Settings, frame_id: int
-) -> Dispatch:
+) -> list[Dispatch]:
     items = opening.items or () if isinstance(opening, Opening) else ()
     step = plan.steps[opening.step]
     concurrency = opening.settings.row_concurrency
@@ -101,10 +97,7 @@ def _open_frame(
         lanes,
         fail_fast=step.loop is not None and step.failure_mode == "fail_fast",
     )
+    asked = frames.Asked(body_queue(plan, opening.step, settings), settings.republish_seconds)
     if isinstance(opening, Slice):
-        frames.create_slice(connection, frame, opening.source, opening.start, rows)
-    else:
-        frames.create(connection, frame)
-    queue = body_queue(plan, opening.step, settings)
-    place, again = (execution_id, opening.stage_id, frame_id), settings.republish_seconds
-    return outbox.add_lanes(connection, *place, range(lanes), queue, delay_seconds=again)
+        return frames.create_slice(connection, frame, opening.source, opening.start, rows, asked)
+    return frames.create(connection, frame, asked)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,11 +90,19 @@ def lock(connection: Connection, execution_id: int) -> Reply[tuple[int, Executio
     return locked
 
 
-def save(connection: Connection, state: ExecutionState, decision: Decision) -> None:
-    """Writes the state back, under the lock."""
+def save(connection: Connection, state: ExecutionState, decision: Decision, read: Sequence[int]) -> None:
+    """Writes the state back, under the lock, with the counters of its open loops that people look at; the signals that
+    were ``read`` are gone, exactly those."""
     execute(
         connection,
         """
+        WITH counted AS (
+            UPDATE noetl.stage s SET ok_rows = c.ok, failed_rows = c.failed, frames = c.frames
+            FROM json_to_recordset(%(loops)s) AS c(stage_id bigint, ok int, failed int, frames int)
+            WHERE s.stage_id = c.stage_id AND (s.ok_rows, s.failed_rows, s.frames) <> (c.ok, c.failed, c.frames)
+        ), consumed AS (
+            DELETE FROM noetl.signal WHERE signal_id = ANY(%(read)s)
+        )
         UPDATE noetl.execution
         SET status = %(status)s, state = %(state)s, error = %(error)s,
             ctx = CASE WHEN %(ctx)s::json IS NULL THEN ctx ELSE %(ctx)s::json END,
@@ -107,6 +115,14 @@ def save(connection: Connection, state: ExecutionState, decision: Decision) -> N
         state=Json(state.document()),
         error=json_value(state.error),
         ctx=Json(state.ctx) if decision.ctx_changed else None,
+        loops=Json(
+            [
+                {"stage_id": stage.stage_id, "ok": stage.ok, "failed": stage.failed, "frames": stage.frames}
+                for stage in state.stages.values()
+                if stage.kind != "single"
+            ]
+        ),
+        read=list(read),
     )
 
 

@@ -11,9 +11,10 @@ from psycopg.types.json import Json
 
 from noetl_celery.engine.decision import Event
 from noetl_celery.errors import ServiceError
-from noetl_celery.store import events, ledger, signals
+from noetl_celery.store import events, ledger
 from noetl_celery.store.db import Connection, ask, changed, every, execute, json_value, one
 from noetl_celery.store.loaders import elements_of
+from noetl_celery.store.outbox import Dispatch
 from noetl_celery.template.lazy import document
 
 
@@ -51,21 +52,35 @@ def lane_width(row_concurrency: int, lanes: int, lane: int) -> int:
     return row_concurrency // lanes + (1 if lane < row_concurrency % lanes else 0)
 
 
-#: makes a frame within the statement that makes its rows
+#: makes a frame within the statement that makes its rows, and asks for its lanes
 _MADE = """
     WITH made AS (
         INSERT INTO noetl.frame (frame_id, stage_id, execution_id, claim_id, token, status, frame_index, rows,
                                  open_rows, weight, slots, lanes, row_concurrency, fail_fast, dead_letter, digests,
-                                 source)
+                                 source, lane_requests)
         VALUES (%(frame)s, %(stage)s, %(execution)s, %(claim)s, %(token)s, %(status)s, %(index)s, %(rows)s, %(rows)s,
                 %(weight)s, %(slots)s, %(lanes)s, %(concurrency)s, %(fail_fast)s, %(dead_letter)s, %(digests)s,
-                %(claimed_at)s)
+                %(claimed_at)s, %(asked)s)
+    ), asked AS (
+        INSERT INTO noetl.outbox (execution_id, stage_id, frame_id, lane, queue, publish_at)
+        SELECT %(execution)s, %(stage)s, %(frame)s, lane, %(queue)s,
+               clock_timestamp() + %(again)s * interval '1 second'
+        FROM generate_series(0, %(asked)s - 1) AS lane
     )
 """
 
 
-def create(connection: Connection, frame: NewFrame) -> None:
-    """Writes a frame with its rows (READY)."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Where a new frame's lanes are asked for at once, and when they are published again."""
+
+    queue: str
+    republish_seconds: float
+
+
+def create(connection: Connection, frame: NewFrame, asked: Asked | None = None) -> list[Dispatch]:
+    """Writes a frame with its rows (READY); returns what to publish after the commit: its lanes, if they are asked for
+    now (else :func:`outbox.add_lanes` does)."""
     execute(
         connection,
         f"""
@@ -74,13 +89,16 @@ def create(connection: Connection, frame: NewFrame) -> None:
         SELECT %(frame)s, ordinality - 1, 'READY', value
         FROM json_array_elements(%(payloads)s) WITH ORDINALITY
         """,
-        **_frame_values(frame, len(frame.payloads)),
+        **_frame_values(frame, len(frame.payloads), asked),
         payloads=Json([document(payload) for payload in frame.payloads]),
     )
+    return _lanes(frame, asked)
 
 
-def create_slice(connection: Connection, frame: NewFrame, source: Mapping[str, Any], start: int, rows: int) -> None:
-    """Writes a frame whose rows are made of elements of a kept list, which stay in the database.
+def create_slice(
+    connection: Connection, frame: NewFrame, source: Mapping[str, Any], start: int, rows: int, asked: Asked
+) -> list[Dispatch]:
+    """The same for a frame whose rows are made of elements of a kept list, which stay in the database.
 
     ``source`` is a reference to the list. The rows count on from frame to frame: their indexes begin with ``start``.
     Raises ``ServiceError`` if the list is not what it was any more.
@@ -93,16 +111,24 @@ def create_slice(connection: Connection, frame: NewFrame, source: Mapping[str, A
         INSERT INTO noetl.row (frame_id, row_index, status, payload)
         SELECT %(frame)s, place, 'READY', value FROM ({elements}) AS elements
         """,
-        **_frame_values(frame, rows),
+        **_frame_values(frame, rows, asked),
         **values,
         start=start,
         stop=start + rows,
     )
     if made != rows:
         raise ServiceError(f"a list that a loop runs over has only {made} of {rows} elements left: was it deleted?")
+    return _lanes(frame, asked)
 
 
-def _frame_values(frame: NewFrame, rows: int) -> dict[str, Any]:
+def _lanes(frame: NewFrame, asked: Asked | None) -> list[Dispatch]:
+    if asked is None:
+        return []
+    place = frame.execution_id, frame.stage_id, frame.frame_id
+    return [Dispatch("lanes", *place, tuple(range(frame.lanes)), asked.queue)]
+
+
+def _frame_values(frame: NewFrame, rows: int, asked: Asked | None) -> dict[str, Any]:
     return {
         "frame": frame.frame_id,
         "stage": frame.stage_id,
@@ -120,6 +146,9 @@ def _frame_values(frame: NewFrame, rows: int) -> dict[str, Any]:
         "dead_letter": frame.dead_letter,
         "digests": list(frame.digests) if frame.digests is not None else None,
         "claimed_at": json_value(frame.source),
+        "asked": 0 if asked is None else frame.lanes,
+        "queue": "" if asked is None else asked.queue,
+        "again": 0.0 if asked is None else asked.republish_seconds,
     }
 
 
@@ -162,43 +191,38 @@ def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> N
             DELETE FROM noetl.outbox o USING noetl.frame f
             WHERE o.frame_id = %(frame)s AND f.frame_id = o.frame_id AND f.status = 'RUNNING' AND f.open_rows = 0
             RETURNING o.lane
+        ), ended AS (
+            UPDATE noetl.frame f SET status = 'COMPLETED', completed_at = clock_timestamp(), lease_until = NULL,
+                   lane_requests = f.lane_requests - (SELECT count(*) FROM unneeded)
+            FROM noetl.stage s
+            WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND f.open_rows = 0 AND s.stage_id = f.stage_id
+            RETURNING f.execution_id, f.stage_id, f.frame_index, f.slots, f.ok_rows * f.weight AS ok,
+                      f.failed_rows * f.weight AS failed, f.has_ctx, f.reruns, s.step_name, s.kind
+        ), told AS (
+            INSERT INTO noetl.signal (execution_id, type, data, due_at, publish_at)
+            SELECT execution_id, 'frame.done', json_build_object('stage', stage_id, 'frame', %(frame)s::bigint,
+                       'slots', slots, 'ok', ok, 'failed', failed, 'ctx', has_ctx),
+                   clock_timestamp(), clock_timestamp() + %(again)s * interval '1 second'
+            FROM ended
         )
-        UPDATE noetl.frame f SET status = 'COMPLETED', completed_at = clock_timestamp(), lease_until = NULL,
-               lane_requests = f.lane_requests - (SELECT count(*) FROM unneeded)
-        FROM noetl.stage s
-        WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND f.open_rows = 0 AND s.stage_id = f.stage_id
-        RETURNING f.execution_id, f.stage_id, f.frame_index, f.slots, f.ok_rows, f.failed_rows, f.has_ctx, f.reruns,
-                  f.weight, s.step_name, s.kind
+        SELECT * FROM ended
         """,
         frame=frame_id,
+        again=republish_seconds,
     )
     counted = ledger.count(connection, frame_id)
     frame = next(iter(ended()), None)
     if frame is None:
         return
     ledger.check_frame(connection, counted)
-    ok, failed = frame["ok_rows"] * frame["weight"], frame["failed_rows"] * frame["weight"]
     if frame["kind"] != "single":
-        counts = {"frame_index": frame["frame_index"], "ok": ok, "failed": failed, "reruns": frame["reruns"]}
+        counts = {name: frame[name] for name in ("frame_index", "ok", "failed", "reruns")}
         place = (frame["step_name"], frame["stage_id"])
         told = [Event("frame.committed", "COMPLETED", *place, result=counts)]
         if frame["kind"] == "cursor":
-            told.insert(0, Event("cursor.item.done", "COMPLETED", *place, result={"count": ok + failed, **counts}))
+            done = {"count": frame["ok"] + frame["failed"], **counts}
+            told.insert(0, Event("cursor.item.done", "COMPLETED", *place, result=done))
         events.append(connection, frame["execution_id"], told, frame_id=frame_id)
-    signals.add(
-        connection,
-        frame["execution_id"],
-        "frame.done",
-        {
-            "stage": frame["stage_id"],
-            "frame": frame_id,
-            "slots": frame["slots"],
-            "ok": ok,
-            "failed": failed,
-            "ctx": frame["has_ctx"],
-        },
-        republish_seconds=republish_seconds,
-    )
 
 
 def stop_stage(connection: Connection, stage_id: int, *, republish_seconds: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,11 +76,6 @@ def read(connection: Connection, execution_id: int, limit: int) -> Reply[Inbox]:
         return Inbox(tuple(row["signal_id"] for row in rows), tuple(Signal(row["type"], row["data"]) for row in rows))
 
     return inbox
-
-
-def consume(connection: Connection, ids: Sequence[int]) -> None:
-    """Deletes exactly the signals that were decided on."""
-    execute(connection, "DELETE FROM noetl.signal WHERE signal_id = ANY(%(ids)s)", ids=list(ids))
 
 
 def seconds_left(connection: Connection, execution_id: int, stage_id: int) -> float | None:

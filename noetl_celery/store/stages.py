@@ -66,25 +66,6 @@ def _documents(task_results: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if task_results is None else {name: document(value) for name, value in task_results.items()}
 
 
-def count(connection: Connection, stages: Iterable[StageState]) -> None:
-    """Keeps the counters that people look at in step with the state."""
-    rows = [
-        {"stage_id": stage.stage_id, "ok": stage.ok, "failed": stage.failed, "frames": stage.frames}
-        for stage in stages
-        if stage.kind != "single"
-    ]
-    if rows:
-        execute(
-            connection,
-            """
-            UPDATE noetl.stage s SET ok_rows = c.ok, failed_rows = c.failed, frames = c.frames
-            FROM json_to_recordset(%(rows)s) AS c(stage_id bigint, ok int, failed int, frames int)
-            WHERE s.stage_id = c.stage_id AND (s.ok_rows, s.failed_rows, s.frames) <> (c.ok, c.failed, c.frames)
-            """,
-            rows=Json(rows),
-        )
-
-
 def set_total(connection: Connection, stage_id: int, total: int) -> None:
     """Notes how many rows the source had when the loop began."""
     execute(

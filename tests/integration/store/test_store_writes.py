@@ -12,7 +12,7 @@ from services import make_settings
 from world import World, in_thread, wait_for
 
 from noetl_celery.engine.decision import ClaimSpec, Closing, Decision, Event, Opening
-from noetl_celery.engine.state import LoopSettings
+from noetl_celery.engine.state import ExecutionState, LoopSettings
 from noetl_celery.errors import InputError, LeaseLost, NotFound, ServiceError
 from noetl_celery.store import catalog, claims, credentials, events, executions, outbox, runs, signals, stages
 from noetl_celery.store.credentials import Vault
@@ -30,7 +30,7 @@ TICKET = {"claim_id": CLAIM, "stage_id": STAGE, "execution_id": EXECUTION, "fram
 
 
 def issue(world: World, status: str = "OPEN", run: int | None = None) -> None:
-    world.do(claims.issue, EXECUTION, [ClaimSpec(CLAIM, STAGE, 0)])
+    world.do(claims.issue, EXECUTION, [ClaimSpec(CLAIM, STAGE, 0)], "c", republish_seconds=30.0)
     world.q("UPDATE noetl.claim SET status = %s, taken_by = %s", status, run)
 
 
@@ -258,7 +258,7 @@ def test_signals_are_consumed_by_the_ids_that_were_read(world: World) -> None:
     inbox = world.do(signals.read, EXECUTION, 2)()
     assert [signal.data for signal in inbox.signals] == [{"n": 0}, {"n": 1}]
     for _ in range(2):
-        world.do(signals.consume, inbox.ids)
+        world.do(executions.save, ExecutionState(EXECUTION), Decision(), inbox.ids)
         assert world.column("SELECT data FROM noetl.signal") == [{"n": 2}]
     assert world.do(signals.pending, EXECUTION)
     assert not world.do(signals.pending, EXECUTION + 1)
@@ -270,7 +270,7 @@ def test_a_signal_that_commits_out_of_order_is_not_lost(world: World) -> None:
         slow.execute("INSERT INTO noetl.signal (execution_id, type, data) VALUES (1, 'cancel', '{}')")
         world.do(signals.add, EXECUTION, "resume", **AGAIN)
         inbox = world.do(signals.read, EXECUTION, 10)()
-        world.do(signals.consume, inbox.ids)
+        world.do(executions.save, ExecutionState(EXECUTION), Decision(), inbox.ids)
         assert not world.do(signals.pending, EXECUTION)
     assert world.do(signals.pending, EXECUTION)
     assert [signal.type for signal in world.do(signals.read, EXECUTION, 10)().signals] == ["cancel"]
@@ -315,12 +315,12 @@ def test_saving_twice(world: World) -> None:
     _, state = world.do(executions.lock, EXECUTION)()
     state.status, state.ctx = "COMPLETED", {"a": 1}
     for _ in range(2):
-        world.do(executions.save, state, Decision(ctx_changed=True))
+        world.do(executions.save, state, Decision(ctx_changed=True), ())
         assert world.q("SELECT status, ctx, finished_at IS NOT NULL AS done FROM noetl.execution") == [
             {"status": "COMPLETED", "ctx": {"a": 1}, "done": True}
         ]
     state.ctx = {"a": 2}
-    world.do(executions.save, state, Decision())
+    world.do(executions.save, state, Decision(), ())
     assert world.value("SELECT ctx FROM noetl.execution") == {"a": 1}
 
 
