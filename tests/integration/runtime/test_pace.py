@@ -12,25 +12,28 @@ from itertools import pairwise
 import pytest
 import redis
 
+from noetl_celery.runtime import pace as runtime_pace
 from noetl_celery.runtime.pace import Pace, Slot
 
 pytestmark = pytest.mark.integration
 
 LIMIT = 50
 WORKERS = 64
+#: rows share processes; how late a thread is on average, and how long one process stands still now and then
+PROCESSES, LATE, STILL = 2, 0.004, 0.1
 
 #: says whether a request at this time is within the limit
 Target = Callable[[float], bool]
 
 
-def sliding_window() -> Target:
-    """At most LIMIT requests in any second."""
+def sliding_window(limit: Callable[[float], float] = lambda now: LIMIT) -> Target:
+    """At most so many requests in any second."""
     seen: deque[float] = deque()
 
     def take(now: float) -> bool:
         while seen and seen[0] <= now - 1:
             seen.popleft()
-        if len(seen) >= LIMIT:
+        if len(seen) >= limit(now):
             return False
         seen.append(now)
         return True
@@ -69,7 +72,7 @@ def token_bucket() -> Target:
 
 @dataclass
 class Simulation:
-    """Workers that keep asking a target: each for a slot, for an answer, and again."""
+    """Rows of busy processes that keep asking a target: each for a slot, for an answer, and again."""
 
     pace: Pace
     clock: list[float]
@@ -78,34 +81,43 @@ class Simulation:
     retry_after: float | None = None
     good: list[float] = field(default_factory=list)
     bad: list[float] = field(default_factory=list)
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
 
     def run(self, seconds: float, *, workers: int = WORKERS) -> None:
-        chance, end = random.Random(1), self.clock[0] + seconds
+        end = self.clock[0] + seconds
+        #: until when a process stands still, and when the next one does
+        still, pause = [0.0] * PROCESSES, self.clock[0]
         queue: list[tuple[float, int, str, Slot | None]] = [
-            (self.clock[0] + chance.random() / 100, worker, "asks", None) for worker in range(workers)
+            (self.clock[0] + self.chance.random() / 100, worker, "asks", None) for worker in range(workers)
         ]
         heapq.heapify(queue)
         while queue[0][0] < end:
             now, worker, what, slot = heapq.heappop(queue)
+            if now >= pause:
+                still[self.chance.randrange(PROCESSES)] = now + self.chance.uniform(0, STILL)
+                pause = now + self.chance.expovariate(1 / 3)
+            if what != "arrives" and now < still[worker % PROCESSES]:
+                heapq.heappush(queue, (still[worker % PROCESSES], worker, what, slot))
+                continue
             self.clock[0] = now
-            half = self.latency * chance.uniform(0.3, 0.7)
-            if what == "asks":
-                found = self.pace.slot("t", slot)
-                if found.seconds > 0:
-                    heapq.heappush(queue, (now + found.seconds, worker, "asks", found))
-                else:
-                    heapq.heappush(queue, (now + half, worker, "arrives", found))
-            elif what == "arrives":
-                done = self.target(now)
-                (self.good if done else self.bad).append(now)
-                heapq.heappush(queue, (now + half, worker, "good" if done else "bad", slot))
-            else:
-                assert slot is not None
-                if what == "good":
-                    self.pace.good("t")
-                else:
-                    self.pace.bad("t", slot, self.retry_after)
-                heapq.heappush(queue, (now, worker, "asks", None))
+            after, *next_ = self._does(now, what, slot)
+            heapq.heappush(queue, (now + after + self.chance.expovariate(1 / LATE), worker, *next_))
+
+    def _does(self, now: float, what: str, slot: Slot | None) -> tuple[float, str, Slot | None]:
+        """What a row does now, and what it does next after so many seconds."""
+        if what == "asks":
+            found = self.pace.slot("t", slot)
+            return (found.seconds, "asks", found) if found.seconds > 0 else (0.0, "arrives", found)
+        if what == "arrives":
+            done = self.target(now)
+            (self.good if done else self.bad).append(now)
+            return (self.latency, "good", slot) if done else (0.0, "bad", slot)
+        assert slot is not None
+        if what == "good":
+            self.pace.good("t")
+            return 0.0, "asks", None
+        self.pace.bad("t", slot, self.retry_after)
+        return self.retry_after or 0.5, "asks", None
 
     def rate(self, start: float, end: float) -> float:
         """Good answers per second."""
@@ -126,15 +138,16 @@ def pace(broker: str, clock: list[float]) -> Iterator[Pace]:
     made.close()
 
 
+@pytest.mark.parametrize("seed", [2, 4])
 @pytest.mark.parametrize("retry_after", [None, 1.0])
 @pytest.mark.parametrize("target", [sliding_window, fixed_window, token_bucket])
 def test_a_limit_is_found_from_a_cold_start(
-    pace: Pace, clock: list[float], target: Callable[[], Target], retry_after: float | None
+    pace: Pace, clock: list[float], target: Callable[[], Target], retry_after: float | None, seed: int
 ) -> None:
-    found = Simulation(pace, clock, target(), 0.02, retry_after)
-    found.run(40)
+    found = Simulation(pace, clock, target(), 0.05, retry_after, chance=random.Random(seed))
+    found.run(40, workers=32)
     assert found.rate(1020, 1040) >= 0.9 * LIMIT
-    assert len(found.bad) < 0.02 * (len(found.good) + len(found.bad))
+    assert len(found.bad) < 0.005 * (len(found.good) + len(found.bad))
 
 
 def test_a_slow_target_is_not_overrun_before_it_answers(pace: Pace, clock: list[float]) -> None:
@@ -142,6 +155,23 @@ def test_a_slow_target_is_not_overrun_before_it_answers(pace: Pace, clock: list[
     found.run(40)
     assert found.rate(1020, 1040) >= 0.8 * LIMIT
     assert len(found.bad) < 0.03 * (len(found.good) + len(found.bad))
+
+
+def test_a_limit_that_changes_is_found_again(pace: Pace, clock: list[float]) -> None:
+    found = Simulation(pace, clock, sliding_window(lambda now: 50 if now < 1030 else 20 if now < 1060 else 40), 0.05)
+    found.run(140)
+    assert found.rate(1050, 1060) >= 0.85 * 20
+    assert found.rate(1130, 1140) >= 0.85 * 40
+    assert len(found.bad) < 0.02 * len(found.good)
+
+
+def test_a_target_that_was_away_is_asked_at_the_pace_that_it_bore(pace: Pace, clock: list[float]) -> None:
+    """And seldom, while it is away."""
+    found = Simulation(pace, clock, sliding_window(lambda now: -1 if 1030 <= now < 1090 else LIMIT), 0.05)
+    found.run(110)
+    away = sum(1040 <= moment < 1090 for moment in found.bad)
+    assert 5 <= away <= 50
+    assert found.rate(1100, 1110) >= 0.85 * LIMIT
 
 
 def test_all_wait_for_what_one_was_told(pace: Pace, clock: list[float]) -> None:
@@ -180,8 +210,41 @@ def test_nothing_is_learned_while_nobody_asks(pace: Pace, clock: list[float]) ->
     assert slots[-1].seconds > 0.5, "no herd may start at a rate that was never tried"
 
 
+def test_a_row_that_is_late_for_its_slot_gets_another_once(pace: Pace, clock: list[float]) -> None:
+    given = [pace.slot("t") for _ in range(8)]  # a tenth of a second apart
+    clock[0] += 0.25
+    assert [pace.slot("t", slot).seconds > 0 for slot in given[:5]] == [True, True, False, False, False]
+    again = pace.slot("t", given[0])
+    clock[0] += 60
+    assert pace.slot("t", again).seconds == 0
+
+
+def test_a_process_remembers_the_targets_that_it_asked_for_last(pace: Pace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_pace, "TARGETS_KEPT", 2)
+    for target in ("a", "b", "a", "c"):
+        pace.slot(target)
+        pace.good(target)
+    pace.good("b")  # is forgotten, and stays so
+    pace.close()
+    monkeypatch.setattr(pace, "_url", "redis://127.0.0.1:1/0")
+    waits = {target: [pace.slot(target).seconds for _ in range(3)] for target in ("a", "b", "c")}
+    assert waits["b"] == [0, 0, 0]
+    for target in ("a", "c"):
+        assert waits[target] == pytest.approx([0, 0.1, 0.2], abs=0.05)
+
+
 def test_without_redis_requests_go_at_the_last_pace() -> None:
     pace = Pace("redis://127.0.0.1:1/0")
     assert pace.slot("t") == Slot(0.0, True)
     pace.good("t")
     pace.bad("t", pace.slot("t"), 5.0)
+
+
+def test_without_redis_a_row_that_has_waited_goes(pace: Pace, monkeypatch: pytest.MonkeyPatch) -> None:
+    pace.slot("t")
+    pace.close()
+    monkeypatch.setattr(pace, "_url", "redis://127.0.0.1:1/0")
+    pace.slot("t")
+    waits = pace.slot("t")
+    assert waits.seconds > 0
+    assert pace.slot("t", waits).seconds == 0
