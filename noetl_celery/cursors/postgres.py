@@ -89,7 +89,7 @@ class PostgresCursor(Cursor):
         with pg.connection(credential) as session:
             try:
                 with session.transaction():
-                    _run(session, statement, {})
+                    _run(session, _bound(statement, {}))
             except psycopg.Error as error:
                 raise pg.tool_error(error, statement) from error
 
@@ -156,11 +156,12 @@ def _claim(session: psycopg.Connection[Any], request: ClaimRequest) -> Claimed:
         f"SET LOCAL statement_timeout = {int(request.timeout_seconds * 1000)}{_PLANNED_AS_USUAL if ours else ''}"
     )
     if request.reclaim is not None:
-        _run(session, request.reclaim, request.bindings)
+        _run(session, _bound(request.reclaim, request.bindings))
     total = _count(session, request)
     batches: list[tuple[Mapping[str, Any], ...]] = []
+    claim = _bound(request.claim, request.bindings)
     for _ in range(request.budget):
-        rows = _run(session, request.claim, request.bindings)
+        rows = _run(session, claim)
         if not rows:
             break
         batches.append(tuple(rows))
@@ -178,18 +179,25 @@ def _count(session: psycopg.Connection[Any], request: ClaimRequest) -> int | Non
         return None
     try:
         with session.transaction():
-            rows = _run(session, request.count, request.bindings)
+            rows = _run(session, _bound(request.count, request.bindings))
         return int(next(iter(rows[0].values())))
     except (ToolError, LookupError, TypeError, ValueError, StopIteration) as error:
         log.warning("loop.cursor.count gives no number, so there is no total: %s", error)
         return None
 
 
-def _run(session: psycopg.Connection[Any], text: str, bindings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+#: a statement as its author wrote it, as it is sent, and its values
+_Bound = tuple[sql.Statement, str, Any]
+
+
+def _bound(text: str, bindings: Mapping[str, Any]) -> list[_Bound]:
+    return [(statement, *sql.bind(statement.text, bindings)) for statement in sql.split_statements(text)]
+
+
+def _run(session: psycopg.Connection[Any], statements: Sequence[_Bound]) -> list[Mapping[str, Any]]:
     """Runs statements; the rows are those of the last statement that returns any kind of rows."""
     rows: list[Mapping[str, Any]] = []
-    for statement in sql.split_statements(text):
-        sent, values = sql.bind(statement.text, bindings)
+    for statement, sent, values in statements:
         with session.cursor(row_factory=dict_row) as cursor:
             try:
                 cursor.execute(sent, values, prepare=False)

@@ -122,14 +122,16 @@ def make_frames(
         whole = loop.frame.process == "frame"
         payloads: list[Any] = [part] if whole else part
         concurrency = settings.row_concurrency if loop.frame.given else len(part)
+        width, row_seconds = process.settings.lane_width, process.row_seconds.get(stage.stage_id)
+        lanes = frames.lane_count(concurrency, len(payloads), width, row_seconds)
         frame = frames.NewFrame(
             frame_id=new_id(),
             stage_id=stage.stage_id,
             execution_id=stage.execution_id,
             index=ticket["frame_index"],
             payloads=payloads,
-            row_concurrency=concurrency,
-            lanes=frames.lane_count(concurrency, len(payloads), process.settings.lane_width),
+            row_concurrency=min(concurrency, lanes * width),
+            lanes=lanes,
             claim_id=ticket["claim_id"],
             token=token,
             # The pieces of one claim hold its slots together: the first counts for all of them.

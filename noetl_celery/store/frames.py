@@ -42,9 +42,17 @@ class NewFrame:
     source: Mapping[str, Any] | None = None
 
 
-def lane_count(row_concurrency: int, rows: int, lane_width: int) -> int:
-    """How many lanes a frame gets: enough for its concurrency, never more than it has rows."""
-    return max(1, math.ceil(min(row_concurrency, max(rows, 1)) / lane_width))
+#: a lane is not worth its while for less work
+LANE_WORK_SECONDS = 0.05
+
+
+def lane_count(row_concurrency: int, rows: int, lane_width: int, row_seconds: float | None = None) -> int:
+    """How many lanes a frame gets: enough for its concurrency, never more than it has rows, and where these are known
+    to be short, not more than there is work for."""
+    lanes = max(1, math.ceil(min(row_concurrency, max(rows, 1)) / lane_width))
+    if row_seconds is None:
+        return lanes
+    return max(1, min(lanes, math.ceil(rows * row_seconds / lane_width / LANE_WORK_SECONDS)))
 
 
 def lane_width(row_concurrency: int, lanes: int, lane: int) -> int:

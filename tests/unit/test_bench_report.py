@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks import cli, figures, report
+from benchmarks import cli, figures, page, report
 from benchmarks.cases import CASES
 from benchmarks.cases.loops import chain_text
 from benchmarks.figures import Verdict, derived, judge, medians, percentile, ratio, turns
@@ -258,3 +258,25 @@ def test_the_stub_answers_page_after_page() -> None:
 def test_summaries_leave_out_who_was_not_run(result: CaseResult) -> None:
     assert list(figures.summary(result)) == [OURS, "them"]
     assert figures.spread(result.samples[OURS], "rate") == (25, 100)
+
+
+# -- the page
+
+
+def test_the_page_has_the_goals_and_a_table_for_each_case(result: CaseResult) -> None:
+    document = report.document([result], {"repeat": 3, "date": "2026-01-02T03:04:05Z"})
+    text = page.tables([{"about": document["about"], "cases": []}, document])
+    assert "| draining [a] table | ≥ 2 × them | 5.00 | ✓ |" in text
+    assert "| draining [a] table | ≥ 1 × nobody |  | – |" in text
+    assert '`make bench ARGS="drain"`, 3 runs of each, 2026-01-02' in text
+    assert "| them | 100 | 10.0 |  | 5.00 × |" in text
+    found = page.replace(f"before {page.BEGIN} old {page.END} after", text)
+    assert found.startswith(f"before {page.BEGIN}\n\n| case |")
+    assert found.endswith(f"\n{page.END} after")
+    with pytest.raises(ValueError, match="lacks"):
+        page.replace("nothing", text)
+
+
+def test_the_page_is_there_to_be_written() -> None:
+    assert page.BEGIN in page.PAGE.read_text()
+    assert page.END in page.PAGE.read_text()

@@ -391,3 +391,10 @@ def test_widths_of_lanes_add_up_to_the_concurrency(concurrency: int, rows: int, 
     assert sum(widths) == concurrency
     assert min(widths) >= 1
     assert lanes <= max(rows, 1)
+
+
+def test_short_rows_get_no_more_lanes_than_there_is_work_for() -> None:
+    assert frames.lane_count(100, 100, 16) == 7
+    assert frames.lane_count(100, 100, 16, row_seconds=10.0) == 7
+    assert frames.lane_count(100, 100, 16, row_seconds=0.02) == 3
+    assert frames.lane_count(100, 100, 16, row_seconds=0.0) == 1
