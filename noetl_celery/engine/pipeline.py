@@ -105,6 +105,8 @@ class Failed:
 
 End = TypeVar("End", Done, Failed)
 
+_NO_NAMES: Mapping[str, Any] = {}
+
 
 class Pipeline:
     """Drives one row. ``names`` builds the mapping that templates see at a position; it is asked anew each time."""
@@ -140,14 +142,18 @@ class Pipeline:
             return Done((position.output or {}).get("data"))
         task = self.task
         try:
-            arguments = task.input.render(self.names(position.output))
+            arguments = self._rendered(task.input, None)
             given = arguments if isinstance(arguments, Mapping) else {}
             if task.call is not None:
                 return self._child(task, task.call, given)
-            config = task.config.render(self.names(position.output, given))
+            config = self._rendered(task.config, given)
         except TemplateError as error:
             return self._end(_template_failure(error, task.name))
         return Run(task, config, given)
+
+    def _rendered(self, value: Value, args: Mapping[str, Any] | None) -> Any:
+        """A value of the current task; names are put together only for one that looks some up."""
+        return value.render(self.names(self.position.output, args) if value.names else _NO_NAMES)
 
     def _child(self, task: TaskPlan, call: CallPlan, given: Mapping[str, Any]) -> Call:
         names = self.names(self.position.output, given)
@@ -173,7 +179,8 @@ class Pipeline:
         envelope = outcome.envelope()
         if outcome.error is not None:
             envelope["error"]["task"] = task.name
-        names = self.names(envelope, rule=True)
+        # Most tasks have no policy: nothing looks a name up then.
+        names = self.names(envelope, rule=True) if task.rules else _NO_NAMES
         try:
             rule = choose(task.rules, names, ok=outcome.ok)
             if rule.do == "retry":
@@ -264,7 +271,7 @@ class Pipeline:
 
     def _leave_null(self, pairs: Assignments, envelope: Mapping[str, Any]) -> None:
         """A task that failed sets nothing; bare names that nobody else gives are null for the tasks after it."""
-        known = self.names(envelope)
+        known = self.names(envelope) if pairs else _NO_NAMES
         for target, _ in pairs:
             if "." not in target and target not in known:
                 self.position.names[target] = None

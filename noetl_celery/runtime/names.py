@@ -56,14 +56,10 @@ class StageNames:
 
     def of_row(self, position: Position, args: Mapping[str, Any] | None, extra: Mapping[str, Any]) -> Mapping[str, Any]:
         """The names that a row's templates see at this position."""
-        ctx = self.ctx
-        if position.ctx:
-            ctx = dict(ctx)
-            merge_paths(ctx, position.ctx)
         return scope(
             execution_id=self.execution_id,
             workload=self.workload,
-            ctx=ctx,
+            ctx=self.ctx_at(position),
             results=self.results,
             previous=self._previous(),
             task_results=self.task_results,
@@ -75,6 +71,14 @@ class StageNames:
             args={**self.args, **args} if args else self.args,
             extra={**self.extra, **extra},
         )
+
+    def ctx_at(self, position: Position) -> Mapping[str, Any]:
+        """``ctx`` as a row sees it: with what it wrote there itself."""
+        if not position.ctx:
+            return self.ctx
+        ctx = dict(self.ctx)
+        merge_paths(ctx, position.ctx)
+        return ctx
 
     def of_stage(self, extra: Mapping[str, Any]) -> Mapping[str, Any]:
         """The names that the stage's own templates see (its claim)."""

@@ -263,15 +263,17 @@ class RowRunner:
 
     def _context(self, pipeline: Pipeline) -> Mapping[str, Any]:
         """What python code sees as ``context``: besides the fixed names those that it looks up there."""
-        stage, names = self._stage, pipeline.names(pipeline.position.output)
-        looked_up = {name: plain(names[name]) for name in pipeline.task.looks_up if name in names}
+        stage, looked_up = self._stage, {}
+        if pipeline.task.looks_up:
+            names = pipeline.names(pipeline.position.output)
+            looked_up = {name: plain(names[name]) for name in pipeline.task.looks_up if name in names}
         return {
             **looked_up,
             "execution_id": str(stage.execution_id),
             "job_id": str(stage.execution_id),
             "step": stage.step.name,
             "workload": stage.workload,
-            "ctx": names["ctx"],
+            "ctx": stage.ctx_at(pipeline.position),
             "iter": pipeline.position.iter,
         }
 

@@ -88,7 +88,7 @@ class Environment(ImmutableSandboxedEnvironment):
 
         A method is not found here, so a missing key is missing even if mappings have a method of that name.
         """
-        if isinstance(obj, Mapping):
+        if type(obj) is dict or isinstance(obj, Mapping):  # asking an abstract class takes longer than the rest
             try:
                 return obj[argument]
             except (KeyError, TypeError):

@@ -25,6 +25,8 @@ from noetl_celery.template.missing import Missing, MissingUsed
 from noetl_celery.template.report import expression_error, statements_error
 
 _NO = frozenset({"", "false", "0", "no", "none", "null", "off"})
+#: what a copy may share
+_ATOMS = frozenset({str, int, float, bool, type(None)})
 
 Path = tuple[str | int, ...]
 
@@ -46,7 +48,7 @@ class Value:
     ``X.results``.
     """
 
-    __slots__ = ("_condition", "_mutable", "_root", "constant", "names", "place", "raw", "result_refs")
+    __slots__ = ("_condition", "_copy", "_root", "constant", "names", "place", "raw", "result_refs")
 
     def __init__(self, raw: Any, root: _Node | None, *, place: str, condition: Expression | None = None) -> None:
         self.raw = raw
@@ -55,7 +57,7 @@ class Value:
         self.names: frozenset[str] = root.names if root is not None else frozenset()
         self.result_refs: frozenset[str] = root.result_refs if root is not None else frozenset()
         self._root = root
-        self._mutable = isinstance(raw, dict | list)
+        self._copy = _copier(raw)
         self._condition = condition
 
     def render(self, names: Mapping[str, Any]) -> Any:
@@ -66,7 +68,7 @@ class Value:
         """
         root = self._root
         if root is None:
-            return copy.deepcopy(self.raw) if self._mutable else self.raw
+            return self._copy()
         return root.render(_names(self.names, names))
 
     def lazy(self, names: Mapping[str, Any]) -> Any:
@@ -156,6 +158,16 @@ def _bare_condition(raw: str, place: str) -> Value:
         return compile_condition(raw, place=place)
     except TemplateSyntax as error:
         raise TemplateError(f"{raw} in {place}: {error.message}", expression=raw, place=place) from None
+
+
+def _copier(value: Any) -> Callable[[], Any]:
+    """Gives a part without templates, anew each time if it can be changed. How it is copied is decided once."""
+    if not isinstance(value, dict | list):
+        return lambda: value
+    items = value.values() if isinstance(value, dict) else value
+    if type(value) in (dict, list) and all(type(item) in _ATOMS for item in items):
+        return value.copy
+    return lambda: copy.deepcopy(value)
 
 
 def _compiled_again(raw: Any, place: str, was_constant: bool) -> Value:
@@ -254,16 +266,15 @@ class _Block:
 class _Static:
     """A part without templates inside a value with some."""
 
-    __slots__ = ("_mutable", "_value", "names", "result_refs")
+    __slots__ = ("_copy", "names", "result_refs")
 
     def __init__(self, value: Any) -> None:
-        self._value = value
-        self._mutable = isinstance(value, dict | list)
+        self._copy = _copier(value)
         self.names: frozenset[str] = frozenset()
         self.result_refs: frozenset[str] = frozenset()
 
     def render(self, names: Names) -> Any:
-        return copy.deepcopy(self._value) if self._mutable else self._value
+        return self._copy()
 
 
 class _Items:

@@ -72,7 +72,8 @@ def target_of(tool: Tool, config: Mapping[str, Any]) -> str | None:
 class Reply:
     """What a tool's ``run`` may return instead of bare data, to fill the envelope's ``http``, ``pg`` or ``py`` too.
 
-    ``kept``: ``data`` is a mapping of JSON data and values from :attr:`ToolCall.kept`, which are not loaded.
+    ``kept``: ``data`` is a mapping of JSON data and values from :attr:`ToolCall.kept`, which are not loaded. ``plain``:
+    it is JSON data as :func:`~noetl_celery.template.jsonable.jsonable` returns it, so that nobody need look again.
     """
 
     data: Any = None
@@ -80,3 +81,4 @@ class Reply:
     pg: Mapping[str, Any] = field(default_factory=dict)
     py: Mapping[str, Any] = field(default_factory=dict)
     kept: bool = False
+    plain: bool = False

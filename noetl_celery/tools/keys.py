@@ -51,9 +51,11 @@ def present(config: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
 
 def is_blank(value: Any) -> bool:
     """None, empty text (also only spaces) and empty containers: as good as not given."""
-    return value is None or (
-        isinstance(value, str | list | tuple | dict) and not (value.strip() if isinstance(value, str) else value)
-    )
+    if value is None:
+        return True
+    if isinstance(value, str):
+        return not value or value.isspace()
+    return isinstance(value, list | tuple | dict) and not value
 
 
 def is_template(value: Any) -> bool:
@@ -89,8 +91,10 @@ def seconds(value: Any, key: str) -> float | None:
 def deadline_of(config: Mapping[str, Any], deadline: float | None) -> float | None:
     """The earlier of a call's deadline and that of its own ``timeout``, which begins now."""
     limit = seconds(config.get("timeout"), "timeout")
-    own = None if limit is None else time.monotonic() + limit
-    return min((moment for moment in (own, deadline) if moment is not None), default=None)
+    if limit is None:
+        return deadline
+    own = time.monotonic() + limit
+    return own if deadline is None else min(own, deadline)
 
 
 def check_seconds(config: Mapping[str, Any], key: str) -> list[Complaint]:

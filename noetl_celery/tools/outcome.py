@@ -47,7 +47,7 @@ def run_tool(tool: Tool, call: ToolCall, *, clock: Callable[[], float] = time.mo
 def _succeeded(returned: Any) -> Outcome:
     reply = returned if isinstance(returned, Reply) else Reply(returned)
     try:
-        data = reply.data if reply.kept else jsonable(reply.data)
+        data = reply.data if reply.kept or reply.plain else jsonable(reply.data)
         return Outcome(data, http=_part(reply.http), pg=_part(reply.pg), py=_part(reply.py))
     except TypeError as error:
         return Outcome(error=ErrorInfo("result_type", f"the result cannot be kept: {error}"))
@@ -63,5 +63,7 @@ def _failed(error: ToolError) -> Outcome:
 
 
 def _part(values: Mapping[str, Any]) -> dict[str, Any]:
+    if not values:
+        return {}
     converted = jsonable(values)
     return dict(converted) if isinstance(converted, Mapping) else {}

@@ -11,7 +11,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -42,12 +42,21 @@ __all__ = [
 ]
 
 Connection = Session
-Pool = ConnectionPool[Connection]
+
+
+class Pool(ConnectionPool[Connection]):
+    """psycopg's pool, which tells quickly whether it has any connection (``get_stats`` writes a whole report)."""
+
+    def is_empty(self) -> bool:
+        """Whether nothing is connected: its next borrower waits for a connection to be made."""
+        return self._nconns == 0
+
 
 CONNECT_TIMEOUT_SECONDS = 10
 IDLE_IN_TRANSACTION_SECONDS = 600
 #: a pool that has lost its server tries no longer by itself: its pauses grow, and the next caller would wait with it
 RECONNECT_SECONDS = 3.0
+_UNLIMITED = nullcontext()
 _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("host", ("db_host", "host", "hostname", "server")),
     ("port", ("db_port", "port")),
@@ -188,7 +197,7 @@ class Pools:
 
 
 def _open(info: str, settings: PoolSettings) -> Pool:
-    return ConnectionPool(
+    return Pool(
         info,
         connection_class=Session,
         # rendered SQL differs from row to row, and poolers in between dislike prepared statements
@@ -245,7 +254,7 @@ def connection(
     lender = _POOLS.get(credential, settings)
     borrowed = _borrow(lender, credential, lender.timeout if timeout is None else min(timeout, lender.timeout))
     try:
-        with borrowed.patient(timeout):
+        with _UNLIMITED if timeout is None else borrowed.patient(timeout):
             yield borrowed
     except ToolError as error:
         if error.info.code == READ_ONLY:
@@ -257,7 +266,7 @@ def connection(
 
 def _borrow(lender: Pool, credential: Mapping[str, Any], wait: float) -> Connection:
     until = time.monotonic() + wait
-    if not lender.get_stats().get("pool_size"):
+    if lender.is_empty():
         # An empty pool connects behind our back and goes on trying. Somebody has to see why it fails.
         _reach(credential, wait)
     while True:

@@ -76,6 +76,8 @@ def read(config: Mapping[str, Any], deadline: float | None = None) -> Script:
         raise bad_config(one_of(config, SQL_KEYS, required=True)[0][1])
     script = Script(statements_of(config[given[0]]), deadline=deadline_of(config, deadline))
     params = config.get("params")
+    if params is None:
+        return script
     if isinstance(params, Mapping):
         script.known = params
     elif isinstance(params, list | tuple):
@@ -87,6 +89,8 @@ def read(config: Mapping[str, Any], deadline: float | None = None) -> Script:
 
 def texts_of(source: Any) -> list[str]:
     """SQL as written: a text, or a list of texts or of ``{sql: …}``. Raises ``ToolError`` for anything else."""
+    if isinstance(source, str):
+        return [source]
     parts = source if isinstance(source, list | tuple) else [source]
     texts = [part.get("sql", part.get("command")) if isinstance(part, Mapping) else part for part in parts]
     if not all(isinstance(text, str) for text in texts):
@@ -190,7 +194,11 @@ def failure(
 
 
 def _touches_session(statement: sql.Statement) -> bool:
-    words = sql.leading_words(statement, 2)
-    if words[:1] and words[0] in _SESSION_COMMANDS:
-        return words[1:] not in (["LOCAL"], ["CONSTRAINTS"], ["TRANSACTION"])
-    return _TOUCHES_SESSION.search(statement.text) is not None
+    if sql.may_begin_with(statement, _SESSION_COMMANDS):
+        words = sql.leading_words(statement, 2)
+        if words[:1] and words[0] in _SESSION_COMMANDS:
+            return words[1:] not in (["LOCAL"], ["CONSTRAINTS"], ["TRANSACTION"])
+    small = statement.text.lower()
+    if not ("temp" in small or "set_config" in small or "advisory_lock" in small):
+        return False  # the pattern would take as long as all else that is asked about a statement
+    return _TOUCHES_SESSION.search(small) is not None

@@ -63,7 +63,7 @@ class PostgresTool:
         script.milliseconds()  # no connection for what is too late
         credential = pg_script.credential_of(call.config, call.credential)
         with pg.connection(credential, settings, timeout=script.remaining()) as connection:
-            return Reply(_execute(connection, script, call.config.get("into")))
+            return Reply(_execute(connection, script, call.config.get("into")), plain=True)
 
     def close(self) -> None:
         """Closes every pool of this process, also those that cursors use."""

@@ -9,7 +9,7 @@ up to the end of the source: the server then says what is wrong with it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -180,10 +180,15 @@ _CONTROL_WORDS = frozenset(pattern[0] for pattern, _ in _CONTROL)
 _FIRST_WORD = re.compile(r"[A-Za-z]+\b")
 
 
+def may_begin_with(statement: str | Statement, words: Collection[str]) -> bool:
+    """Quick to say no where the first word (in capitals) is none of ``words``; yes where that takes a closer look."""
+    first = _FIRST_WORD.match(statement if isinstance(statement, str) else statement.text)
+    return first is None or first[0].upper() in words
+
+
 def transaction_control(statement: str | Statement) -> str | None:
     """Names the transaction command that ``statement`` is (``BEGIN``, ``COMMIT``, ``SAVEPOINT`` …), or None."""
-    first = _FIRST_WORD.match(statement if isinstance(statement, str) else statement.text)
-    if first is not None and first[0].upper() not in _CONTROL_WORDS:
+    if not may_begin_with(statement, _CONTROL_WORDS):
         return None
     words = leading_words(statement, 3)
     for pattern, name in _CONTROL:
