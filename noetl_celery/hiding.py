@@ -134,8 +134,8 @@ def _texts(document: Any) -> Iterator[tuple[str, str]]:
         key, value = waiting.popleft()
         if isinstance(value, str):
             yield key, value
-        elif isinstance(value, Mapping):
-            waiting.extend((str(name), item) for name, item in value.items())
+        elif type(value) is dict or isinstance(value, Mapping):
+            waiting.extend([(str(name), item) for name, item in value.items()])
         elif isinstance(value, list | tuple):
             waiting.extend((key, item) for item in value[:MOST_PARTS])
 

@@ -109,25 +109,27 @@ class RowRunner:
             pipeline = self._pipeline(taken)
             while True:
                 step: Run | Call | Wait | Done | Failed | None = pipeline.next()
-                if isinstance(step, Call):
-                    came = self._child(step, pipeline)
-                    if not isinstance(came, Outcome):
-                        return came, retries
-                    step = pipeline.apply(came)
-                elif isinstance(step, Run):
+                if isinstance(step, Run):
                     outcome = self._call(step, pipeline, taken)
                     if not isinstance(outcome, Outcome):
                         return outcome, retries
                     if step.task.older == "sequence" and outcome.ok:
                         self._notes.tell(self._sequence(step, pipeline, outcome))
                     step = pipeline.apply(outcome)
+                elif isinstance(step, Call):
+                    came = self._child(step, pipeline)
+                    if not isinstance(came, Outcome):
+                        return came, retries
+                    step = pipeline.apply(came)
+                if step is None:
+                    continue
                 if isinstance(step, Wait):
                     retries += 1
                     self._notes.retried(retried(taken.index, pipeline.task, step))
                     parked = self._wait(step, pipeline)
                     if parked is not None:
                         return parked, retries
-                elif isinstance(step, Done | Failed):
+                else:
                     return self._end(step, pipeline, taken, retries), retries
         except Exception as error:
             log.exception("row %s of step %s failed unexpectedly", taken.index, self._stage.step.name)

@@ -25,6 +25,7 @@ MARK = "$noetl.result"
 REFERENCE_KEY = "_ref"
 _CHILDREN_KEPT = 16
 _LAZY_DEPTH = 3
+_NEVER_LAZY = frozenset({str, int, float, bool, type(None), list})
 _ABSENT = object()
 
 
@@ -401,10 +402,13 @@ def plain(value: Any) -> Any:
 
 
 def _holds_lazy(value: dict[Any, Any], depth: int) -> bool:
-    return any(
-        isinstance(item, Lazy | StoredText) or (depth > 1 and type(item) is dict and _holds_lazy(item, depth - 1))
-        for item in value.values()
-    )
+    for item in value.values():
+        kind = type(item)
+        if kind in _NEVER_LAZY:
+            continue
+        if isinstance(item, Lazy | StoredText) or (depth > 1 and kind is dict and _holds_lazy(item, depth - 1)):
+            return True
+    return False
 
 
 _STEP = re.compile(r"\.?([^.\[\]'\"]+)|\[(-?\d+)\]|\[(?:'([^']*)'|\"([^\"]*)\")\]")

@@ -63,7 +63,7 @@ class Script:
 
     def touches_session(self) -> bool:
         """Whether something outlives the transaction in its session, so that nobody else should get that."""
-        return any(_touches_session(statement) for statement in self.statements)
+        return any(map(_touches_session, self.statements))
 
 
 def read(config: Mapping[str, Any], deadline: float | None = None) -> Script:
