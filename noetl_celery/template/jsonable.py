@@ -44,12 +44,14 @@ def jsonable(value: Any) -> Any:
     key that is not text, a number, a bool, None, a date or a UUID, and a structure that contains itself. A lazy value
     is loaded; :class:`~noetl_celery.template.lazy.TooLarge` is a :class:`TypeError` too.
     """
-    kind = type(value)
-    if kind in _ATOMS or (kind is float and math.isfinite(value)):
-        return value
     if _is_plain(value, 0):
         return value
     return _convert(value, (), set())
+
+
+def is_plain(value: Any) -> bool:
+    """Whether :func:`jsonable` would return ``value`` as it is."""
+    return _is_plain(value, 0)
 
 
 def to_json(value: Any, indent: int | None = None) -> str:

@@ -10,13 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from http.cookiejar import CookieJar
 from typing import Any
 
 import httpx
 
 from noetl_celery import hiding
 from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.template.jsonable import is_plain
 from noetl_celery.tools import http_request as ask
 from noetl_celery.tools import http_time
 from noetl_celery.tools.base import Reply, ToolCall
@@ -140,15 +141,21 @@ def certificates() -> ssl.SSLContext:
 
 
 def _new_client(verify: bool) -> httpx.Client:
-    no_cookies = CookieJar(policy=DefaultCookiePolicy(allowed_domains=[]))
     client = httpx.Client(
         verify=certificates() if verify else False,
         limits=_LIMITS,
-        cookies=no_cookies,
+        cookies=_NoCookies(),
         headers={"User-Agent": "noetl-celery"},
         event_hooks={"request": [_keep_secrets_at_home]},
     )
     return http_time.bounded(client)
+
+
+class _NoCookies(CookieJar):
+    """Takes none, and does not even read them."""
+
+    def extract_cookies(self, response: Any, request: Any) -> None:
+        pass
 
 
 def _keep_secrets_at_home(request: httpx.Request) -> None:
@@ -179,14 +186,22 @@ def _prepare(client: httpx.Client, call: ToolCall, deadline: float) -> _Request:
     remaining = max(0.001, deadline - time.monotonic())
     timeouts = {phase: min(limit, remaining) for phase, limit in ask.timeouts_of(config).items()}
     try:
-        url = httpx.URL(ask.url_of(config))
-        # httpx replaces the URL's own query by any ``params``
-        url = url.copy_merge_params(httpx.QueryParams([*url.params.multi_items(), *params])) if params else url
+        url = _url(ask.url_of(config), params)
         extensions = {"timeout": timeouts, "noetl": (_origin(url), tuple(auth.headers))}
         request = client.build_request(method, url, headers=headers, extensions=extensions, **body)
     except (httpx.InvalidURL, UnicodeError, ValueError) as error:
         raise ToolError(ErrorInfo("client_error", f"the request cannot be made: {error}")) from None
     return _Request(request, auth, ask.flag(config, "follow_redirects", True))
+
+
+def _url(text: str, params: list[tuple[str, Any]]) -> httpx.URL:
+    """The URL with ``params`` behind those of its own, which httpx would replace."""
+    if not params:
+        return httpx.URL(text)
+    if "?" not in text:
+        return httpx.URL(text, params=httpx.QueryParams(params))
+    url = httpx.URL(text)
+    return url.copy_with(params=httpx.QueryParams([*url.params.multi_items(), *params]))
 
 
 def _send(client: httpx.Client, prepared: _Request) -> httpx.Response:
@@ -212,8 +227,9 @@ def _send_once(client: httpx.Client, prepared: _Request) -> httpx.Response:
 
 
 def _reply(response: httpx.Response, content: bytes, prepared: _Request) -> Reply:
-    headers = dict(response.headers)
-    body = parse_body(content, response.headers.get("content-type", ""), response.charset_encoding)
+    headers = dict(response.headers.items())  # not dict(response.headers): that searches all of them for each
+    media = headers.get("content-type", "")
+    body = parse_body(content, media, response.charset_encoding if "charset" in media.lower() else None)
     result = {
         "status_code": response.status_code,
         "headers": headers,
@@ -223,4 +239,5 @@ def _reply(response: httpx.Response, content: bytes, prepared: _Request) -> Repl
     }
     if response.status_code >= 400:
         raise status_error(prepared.request.method, prepared.request.url, result, response.reason_phrase)
-    return Reply(result, http={"status": response.status_code, "headers": headers})
+    # The body stands there twice, and may be large: it is looked through once.
+    return Reply(result, http={"status": response.status_code, "headers": headers}, plain=is_plain(body))
