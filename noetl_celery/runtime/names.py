@@ -55,7 +55,7 @@ class StageNames:
         )
 
     def of_row(self, position: Position, args: Mapping[str, Any] | None, extra: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The names that a row's templates see at this position."""
+        """The names that a row's templates see at this position; ``extra`` is all that wins over the others."""
         return scope(
             execution_id=self.execution_id,
             workload=self.workload,
@@ -69,7 +69,7 @@ class StageNames:
             iter=position.iter,
             iterator=self.step.loop.iterator if self.step.loop else None,
             args={**self.args, **args} if args else self.args,
-            extra={**self.extra, **extra},
+            extra=extra,
         )
 
     def ctx_at(self, position: Position) -> Mapping[str, Any]:

@@ -154,10 +154,10 @@ class RowRunner:
         position = Position(**known(Position, _opened(taken.position, stage.opener))) if taken.position else Position()
         position.iter = position.iter or _iter(stage, taken)
         key = f"{stage.stage_id}:{stage.extra.get('frame_id', 0)}:{taken.index}"
-        own = {"idempotency_key": key, "keychain": self._keychain}
+        own = {**stage.extra, "idempotency_key": key, "keychain": self._keychain}
 
         def names(at: Position, args: Mapping[str, Any] | None, extra: Mapping[str, Any]) -> Mapping[str, Any]:
-            return stage.of_row(at, args, {**extra, **own})
+            return stage.of_row(at, args, {**own, **extra})
 
         return Pipeline(
             stage.step,
@@ -343,8 +343,11 @@ class RowRunner:
         Raises ``ToolError`` for what cannot be kept.
         """
         stage, position = self._stage, pipeline.position
-        plans = [task.output for task in stage.step.tasks]
         bodies: list[Kept] = []
+        asked_for = stage.step.name in stage.plan.results_of
+        if not self._keeps and not asked_for:
+            return None, None, bodies
+        plans = [task.output for task in stage.step.tasks]
 
         def text(value: Any, plan: ResultPlan | None) -> str:
             kept, more = keep(value, plan, stage.opener.limits, new_id)
@@ -352,7 +355,7 @@ class RowRunner:
             return kept
 
         result = text(data, stage.step.output or plans[min(position.task, len(plans) - 1)]) if self._keeps else None
-        if stage.step.name not in stage.plan.results_of:
+        if not asked_for:
             return result, None, bodies
         by_task = []
         for name, value in position.results.items():
