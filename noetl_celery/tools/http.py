@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from http.cookiejar import CookieJar
 from typing import Any
 
 import httpx
@@ -144,17 +143,17 @@ def _new_client(verify: bool) -> httpx.Client:
     client = httpx.Client(
         verify=certificates() if verify else False,
         limits=_LIMITS,
-        cookies=_NoCookies(),
         headers={"User-Agent": "noetl-celery"},
         event_hooks={"request": [_keep_secrets_at_home]},
     )
+    client._cookies = _NoCookies()  # httpx would copy any that it is given as a parameter
     return http_time.bounded(client)
 
 
-class _NoCookies(CookieJar):
-    """Takes none, and does not even read them."""
+class _NoCookies(httpx.Cookies):
+    """Keeps none, and does not even read them."""
 
-    def extract_cookies(self, response: Any, request: Any) -> None:
+    def extract_cookies(self, response: httpx.Response) -> None:
         pass
 
 
@@ -206,17 +205,10 @@ def _url(text: str, params: list[tuple[str, Any]]) -> httpx.URL:
 
 def _send(client: httpx.Client, prepared: _Request) -> httpx.Response:
     """Sends the request, and once more if a kept connection turned out closed by the server before any answer came."""
-    fresh = False
-
-    def trace(event: str, _info: Mapping[str, Any]) -> None:
-        nonlocal fresh
-        fresh = fresh or event.startswith("connection.connect")
-
-    prepared.request.extensions["trace"] = trace
     try:
         return _send_once(client, prepared)
     except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
-        if fresh or prepared.request.method not in _IDEMPOTENT:
+        if http_time.connected() or prepared.request.method not in _IDEMPOTENT:
             raise
         return _send_once(client, prepared)
 

@@ -20,6 +20,7 @@ _PIECE = 1 << 16
 
 class _Current(threading.local):
     deadline: float | None = None
+    connected = False
 
 
 _current = _Current()
@@ -29,10 +30,16 @@ _current = _Current()
 def until(deadline: float) -> Iterator[None]:
     """Requests of this thread on a :func:`bounded` client time out at ``deadline`` (``time.monotonic()``)."""
     before, _current.deadline = _current.deadline, deadline
+    _current.connected = False
     try:
         yield
     finally:
         _current.deadline = before
+
+
+def connected() -> bool:
+    """Whether this thread has asked for a new connection since :func:`until` began, and not only used a kept one."""
+    return _current.connected
 
 
 def bounded(client: httpx.Client) -> httpx.Client:
@@ -59,10 +66,12 @@ class _Network(httpcore.NetworkBackend):
         self._network = network
 
     def connect_tcp(self, host: str, port: int, timeout: float | None = None, *args: Any, **more: Any) -> Any:
+        _current.connected = True
         timeout = _cut(timeout, httpcore.ConnectTimeout)
         return _Stream(self._network.connect_tcp(host, port, timeout, *args, **more))
 
     def connect_unix_socket(self, path: str, timeout: float | None = None, *args: Any, **more: Any) -> Any:
+        _current.connected = True
         timeout = _cut(timeout, httpcore.ConnectTimeout)
         return _Stream(self._network.connect_unix_socket(path, timeout, *args, **more))
 
