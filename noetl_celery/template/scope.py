@@ -142,10 +142,9 @@ def scope(
     Order: ``extra`` and the fixed names, ``names``, ``pipeline``, ``iter``, ``args``, ``ctx``, ``results``,
     ``workload``; then ``index`` and ``parent`` of ``iter``, ``result``, and ``last``.
     """
-    own_id = str(execution_id)
     specials: dict[str, Any] = {
-        "execution_id": own_id,
-        "job": {"uuid": own_id, "execution_id": own_id},
+        "execution_id": str(execution_id),
+        "job": dict.fromkeys(("uuid", "execution_id"), str(execution_id)),
         "workload": workload,
         "ctx": ctx,
         "args": args if args is not None else _NONE,
