@@ -45,6 +45,8 @@ class Crew:
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._patient = False
+        #: the lane is woken when so few rows are left that may begin
+        self._low = 0
         #: on the monotonic clock: until then released rows may begin
         self._until = 0.0
 
@@ -57,6 +59,7 @@ class Crew:
         """These rows, and those that were released before, may begin until then."""
         self._until = until
         self._released.extend(rows)
+        self._low = len(self._released) // 2
 
     def withdraw(self) -> list[TakenRow]:
         """None of them begins any more: those that have not."""
@@ -97,6 +100,8 @@ class Crew:
 
     def _work(self) -> None:
         while time.monotonic() < self._until and (row := self._pop()) is not None:
+            if len(self._released) == self._low:
+                self._wake.set()
             begun = time.monotonic()
             end, retries = self._run(row)
             goes_on = self._goes_on(end)

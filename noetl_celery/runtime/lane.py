@@ -37,9 +37,9 @@ log = logging.getLogger(__name__)
 #: rows taken ahead are those that the lane gets through in about this time; the only lane of a frame leaves none there
 AHEAD_SECONDS = 0.3
 MOST_AHEAD = 100
-#: short rows are announced ahead of their beginning: those that begin within this time. So what a crash makes run again
-#: is never counted too low, and at most by so much too high
-BEGIN_AHEAD_SECONDS = 0.02
+#: rows are announced ahead of their beginning: those that begin within this time. So what a crash makes run again is
+#: never counted too low, and at most by so much too high
+BEGIN_AHEAD_SECONDS = 0.05
 #: how often a lane that waits for its rows looks whether it should stop
 LOOK_SECONDS = 0.5
 
@@ -262,12 +262,12 @@ class Lane:
         return [*self.air, *(outcome.index for outcome in self.outcomes), *called_back]
 
     def _most(self) -> int:
-        """How many rows may have begun: one for each place, and where rows are short, those that begin in the next
-        moment. Not where they are counted one by one."""
+        """How many rows may have begun: one for each place, and those that begin in the next moment, unless they are
+        counted one by one."""
         places = self.held.places
-        if self.batch == 1 or self.held.careful or (self.row_seconds or 1.0) > BEGIN_AHEAD_SECONDS:
+        if self.batch == 1 or self.held.careful or self.row_seconds is None:
             return places
-        return int(places * (1 + BEGIN_AHEAD_SECONDS / max(self.row_seconds or 0.0, 0.001)))
+        return int(places * (1 + BEGIN_AHEAD_SECONDS / max(self.row_seconds, 0.001)))
 
     def _goes_on(self, end: RowEnd) -> bool:
         """In the row's thread, before it takes another one: what that has to know. False: first the lane has to."""
