@@ -68,6 +68,8 @@ class Bench:
             "CREATE TABLE bench.work (id int PRIMARY KEY, state text NOT NULL DEFAULT 'open', done_at timestamptz, "
             "runs int NOT NULL DEFAULT 0, payload text NOT NULL DEFAULT '', size int)"
         )
+        q("DROP TABLE IF EXISTS bench.outcome")
+        q("CREATE TABLE bench.outcome (id int PRIMARY KEY, ok boolean, result json, finished_at timestamptz)")
         q("CREATE INDEX work_open ON bench.work (id) WHERE state = 'open'")
         text = f"left(repeat(md5(n::text), {payload_bytes // 32 + 1}), {payload_bytes})"
         q(f"INSERT INTO bench.work (id, payload) SELECT n, {text} FROM generate_series(1, {rows}) n")

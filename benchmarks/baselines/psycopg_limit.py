@@ -1,9 +1,9 @@
 """As fast as it gets: processes with a few threads that claim 50 rows and update them, with nothing in between.
 
-    python -m benchmarks.baselines.psycopg_limit row|batch
+    python -m benchmarks.baselines.psycopg_limit row|outcome|batch
 
-Durable are the rows alone: a process that dies leaves its claims behind. ``row``: a transaction per row. ``batch``: one
-per claim. Waits for NOTIFY, drains the table, and waits again.
+``row``: a transaction per row. ``outcome``: in the same statement what came of it. ``batch``: a transaction per claim.
+A process that dies leaves its claims behind. Waits for NOTIFY, drains the table, and waits again.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ def each_row(connection: psycopg.Connection[Any], rows: list[int]) -> None:
         connection.execute(queue_table.DONE, (number,))
 
 
+def each_outcome(connection: psycopg.Connection[Any], rows: list[int]) -> None:
+    for number in rows:
+        connection.execute(queue_table.DONE_WITH_OUTCOME, (number, '{"row_count": 1}'))
+
+
 def all_rows(connection: psycopg.Connection[Any], rows: list[int]) -> None:
     with connection.transaction(), connection.cursor() as cursor:
         cursor.executemany(queue_table.DONE, [(number,) for number in rows])
@@ -46,7 +51,7 @@ def serve(connections: list[psycopg.Connection[Any]], work: Work) -> None:
 
 
 def main(mode: str) -> None:
-    work = {"row": each_row, "batch": all_rows}[mode]
+    work = {"row": each_row, "outcome": each_outcome, "batch": all_rows}[mode]
     connections = [queue_table.connect() for _ in range(THREADS)]
     listener = queue_table.connect()
     listener.execute("LISTEN bench_go")

@@ -17,6 +17,11 @@ DONE = "UPDATE bench.work SET state = 'done', done_at = clock_timestamp(), runs 
 DONE_WITH_SIZE = (
     "UPDATE bench.work SET state = 'done', done_at = clock_timestamp(), runs = runs + 1, size = %s WHERE id = %s"
 )
+#: the same, and what came of it, as who wants to know afterwards would keep it
+DONE_WITH_OUTCOME = f"""
+WITH done AS ({DONE} RETURNING id)
+INSERT INTO bench.outcome (id, ok, result, finished_at) SELECT id, true, %s, clock_timestamp() FROM done
+"""
 FRAME_ROWS = 50
 
 
