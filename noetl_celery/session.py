@@ -53,12 +53,17 @@ class Session(psycopg.Connection[Any]):
         if self._batch is not None:  # part of that one: leaving psycopg's inner pipelines is a round trip each
             yield
             return
-        with self.pipeline() as self._batch:
-            try:
-                yield
-                self._flush()
-            finally:
-                self._batch = None
+        try:
+            with self.pipeline() as self._batch:
+                try:
+                    yield
+                    self._flush()
+                finally:
+                    self._batch = None
+        except psycopg.OperationalError as error:
+            if error.sqlstate is None:
+                self.close()  # libpq may not know that it is lost ("cannot exit pipeline mode while busy")
+            raise
 
     def settle(self, cursor: psycopg.Cursor[Any]) -> None:
         """Waits for the reply to what ``cursor`` has sent, and all before it; raises what was wrong with them."""

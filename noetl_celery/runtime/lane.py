@@ -235,6 +235,10 @@ class Lane:
     def _release(self) -> None:
         """Lets as many rows begin as may, once the database has confirmed that they are still ours."""
         release: list[TakenRow] = []
+        late = bool(self.crew.released) and time.monotonic() >= self.held.sure_until
+        if late:  # nobody came to them: rows take longer than it seemed, or this process stood still
+            self._withdraw()
+            self.row_seconds = None
         most = self._most()
         while self.waiting and len(self.air) < most:
             suspect = self.held.careful and self.waiting[0].crashes > 0
@@ -244,7 +248,7 @@ class Lane:
             self.suspect = row.index if suspect else None
             self.air.add(row.index)
             release.append(row)
-        if release or self.crew.released:
+        if release or late:
             starting = [row.index for row in release]
             try:
                 self.held.begin(starting, self._open())

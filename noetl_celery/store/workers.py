@@ -56,14 +56,17 @@ def forget_dead(connection: Connection, *, after_seconds: float) -> None:
 
 
 def end_still_sessions(connection: Connection) -> int:
-    """Ends sessions that stand still with their locks in the middle of a batch, as a process does that is stopped
-    there. Their number. Between batches the server does so itself (``idle_in_transaction_session_timeout``)."""
+    """Ends sessions that stand still with their locks, as a process does that is stopped there. Their number.
+
+    The server does so itself (``idle_in_transaction_session_timeout``), but neither in the middle of a batch nor, up to
+    PostgreSQL 18 at least, always after one.
+    """
     ended = every(
         connection,
         """
         SELECT pg_terminate_backend(pid) FROM pg_stat_activity
         WHERE datname = current_database() AND usename = current_user AND application_name = %(name)s
-          AND state = 'active' AND wait_event = 'ClientRead'
+          AND state IN ('active', 'idle in transaction') AND wait_event = 'ClientRead'
           AND state_change < clock_timestamp() - %(after)s * interval '1 second'
         """,
         name=POOL_SESSIONS,

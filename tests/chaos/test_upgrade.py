@@ -44,7 +44,7 @@ def test_the_schema_changes_beside_running_work(seconds: float, system: Cluster,
         before = event_ids(system, trial)
         db(system, "downgrade", BEFORE_WEEKS)
         db(system, "upgrade")
-        assert event_ids(system, trial)[: len(before)] == before
+        assert set(before) <= set(event_ids(system, trial))  # others may have been committed late
     trial.check()
     assert migrate.current(system.client.settings) == migrate.head()
 

@@ -397,7 +397,7 @@ def test_a_lost_commit_runs_no_row_twice(world: World, committed: bool) -> None:
         far = world.another_process(make_settings(proxy.url, outcome_batch_rows=20))
         world.lane(frame, lane, far)
         far.close()
-    assert proxy.lost == 3
+    assert proxy.lost >= 2
     assert sorted(items(world)) == list(range(60))
     assert world.rows(frame) == ["OK"] * 60
     world.publisher.orchestrate(execution)  # as the chord does when its lanes have ended
@@ -452,9 +452,9 @@ def test_rows_of_a_lane_that_fails_are_run_again_at_once(world: World) -> None:
 
 
 @with_settings(outcome_batch_rows=5)
-@pytest.mark.parametrize(("seconds", "ahead"), [(0.0, 20), (0.03, 0)])
+@pytest.mark.parametrize(("seconds", "ahead"), [(0.0, 50), (0.03, 2)])
 def test_rows_are_noted_before_they_begin_and_until_they_are_written(world: World, seconds: float, ahead: int) -> None:
-    """Short ones a moment before."""
+    """As many as begin within the next moment together."""
     noted: list[tuple[int, list[int]]] = []
 
     def act(given: Mapping[str, Any]) -> None:

@@ -317,20 +317,22 @@ def test_a_pool_that_is_used_up_says_so(database: str, monkeypatch: pytest.Monke
     small.close()
 
 
-def test_a_session_that_stands_still_in_the_middle_of_a_batch_is_ended(
-    db: Database, database: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["in a batch", "after a batch"])
+def test_a_session_that_stands_still_is_ended(
+    where: str, db: Database, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server's own limit to idle transactions does not count there."""
+    """The server's own limit to idle transactions does not always count there."""
     monkeypatch.setattr(workers, "STILL_SECONDS", 0.1)
     others, work = Database(make_settings(database)), Count()
 
     def stopped(connection: Connection) -> int:
-        tries = work(connection)
+        with connection.batch():
+            tries = work(connection)
         if tries == 1:
             wait_for(lambda: others.read(workers.end_still_sessions) == 1, "it is ended")
         return tries
 
-    assert db.run(stopped) == 2
+    assert db.run(stopped, batched=where == "in a batch") == 2
     assert counted(database) == 1
     assert others.read(workers.end_still_sessions) == 0
     others.close()
