@@ -38,8 +38,9 @@ def _case(case: Document, about: Document) -> str:
     shown = [column for column in COLUMNS if any(column[0] in one["median"] for _, one in found)]
     head = ["", "rows", case["unit"], "range", "ours is", *(title for _, title, _ in shown)]
     lines = [_line(name, one, case["figure"], shown) for name, one in found]
-    runs = f"{about['repeat']} runs of each, {about['date'][:10]}"
-    return f'### {case["title"]}\n\n`make bench ARGS="{case["name"]}"`, {runs}:\n\n{_table(head, lines)}'
+    arguments = f"{'--quick ' if about['quick'] else ''}--repeat {about['repeat']} {case['name']}"
+    head_line = f'`make bench ARGS="{arguments}"`, {about["repeat"]} runs of each, {about["date"][:10]}:'
+    return f"### {case['title']}\n\n{head_line}\n\n{_table(head, lines)}"
 
 
 def _line(name: str, one: Document, figure: str, shown: Iterable[tuple[str, str, int]]) -> list[str]:

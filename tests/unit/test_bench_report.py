@@ -264,11 +264,11 @@ def test_summaries_leave_out_who_was_not_run(result: CaseResult) -> None:
 
 
 def test_the_page_has_the_goals_and_a_table_for_each_case(result: CaseResult) -> None:
-    document = report.document([result], {"repeat": 3, "date": "2026-01-02T03:04:05Z"})
+    document = report.document([result], {"repeat": 3, "quick": True, "date": "2026-01-02T03:04:05Z"})
     text = page.tables([{"about": document["about"], "cases": []}, document])
     assert "| draining [a] table | ≥ 2 × them | 5.00 | ✓ |" in text
     assert "| draining [a] table | ≥ 1 × nobody |  | – |" in text
-    assert '`make bench ARGS="drain"`, 3 runs of each, 2026-01-02' in text
+    assert '`make bench ARGS="--quick --repeat 3 drain"`, 3 runs of each, 2026-01-02' in text
     assert "| them | 100 | 10.0 |  | 5.00 × |" in text
     found = page.replace(f"before {page.BEGIN} old {page.END} after", text)
     assert found.startswith(f"before {page.BEGIN}\n\n| case |")
