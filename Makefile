@@ -45,7 +45,7 @@ chaos: setup
 	set -e; for seed in $(SEEDS); do \
 	  NOETL_CHAOS_SEED=$$seed NOETL_CHAOS_RECORD=$(abspath $(RECORD)) $(BIN)/pytest $(SPREAD) 3 -m "chaos and not soak" tests/chaos; \
 	done
-	$(BIN)/python tests/chaos/table.py $(RECORD)
+	PYTHONPATH=. $(BIN)/python tests/chaos/table.py $(RECORD)
 
 # Mixed load with faults for so many minutes: memory, connections, bloat and lag stay flat.
 MINUTES := 20

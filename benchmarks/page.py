@@ -11,10 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.marks import Marked
 from benchmarks.report import COLUMNS, amount
 
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
-BEGIN, END = "<!-- tables of `make bench` -->", "<!-- end of the tables -->"
+PAGE = Marked(
+    Path(__file__).parents[1] / "docs" / "performance.md",
+    "<!-- tables of `make bench` -->",
+    "<!-- end of the tables -->",
+)
 
 Document = Mapping[str, Any]
 
@@ -57,18 +61,9 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ruler, *lines))
 
 
-def replace(page: str, between: str) -> str:
-    """The page with the text between the two marks replaced; ``ValueError`` if it has no such marks."""
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE} lacks {BEGIN} or {END}")
-    return f"{head}{BEGIN}\n\n{between}\n{END}{tail}"
-
-
 def main() -> None:
     documents = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
-    PAGE.write_text(replace(PAGE.read_text(), tables(documents)))
+    PAGE.write(tables(documents))
 
 
 if __name__ == "__main__":

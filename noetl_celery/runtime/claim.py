@@ -28,7 +28,7 @@ from noetl_celery.runtime.tickets import (
     request_of,
 )
 from noetl_celery.settings import CONTROL_QUEUE
-from noetl_celery.store import claims, events, outbox, runs, stages
+from noetl_celery.store import claims, events, frames, outbox, runs, stages
 from noetl_celery.store.db import Connection
 from noetl_celery.store.decisions import body_queue
 
@@ -54,6 +54,11 @@ class _Attempt:
     request: ClaimRequest
     run_id: int
 
+    @property
+    def queue(self) -> str:
+        """Where the lanes of its frames go."""
+        return body_queue(self.stage.plan, self.stage.step.name, self.process.settings)
+
     def fresh(self, connection: Connection, rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
         return fresh(connection, self.stage, self.source.driver, rows)
 
@@ -69,6 +74,7 @@ class _Attempt:
             token=self.run_id,
             acknowledges=self.source.driver.acknowledges,
             source=source,
+            asked=frames.Asked(self.queue, self.process.settings.republish_seconds) if source is None else None,
         )
 
     def answer(self, connection: Connection, claimed: Claimed, made: Sequence[Filled], *, run_id: int | None) -> None:
@@ -83,7 +89,7 @@ class _Attempt:
             self.process,
             connection,
             ticket,
-            body_queue(stage.plan, stage.step.name, self.process.settings),
+            self.queue,
             stage.step.name,
             made,
             # Nothing but rows that are at work here already: asking again at once would return the same.

@@ -169,9 +169,7 @@ class Holding:
     ) -> Exchanged:
         """Writes outcomes and events, and takes up to ``want`` rows. ``after``: nothing else is at work or waits, and
         that is what follows if the frame ends with this."""
-        write = partial(self._exchange, outcomes, told, want, after)
-        patience = self.stage.settings.lease_seconds
-        done = self.write(write) if after is None else after.run(write, patience_seconds=patience)
+        done = self.write(partial(self._exchange, outcomes, told, want, after), after)
         if want and not done.stop:
             self._accepted(done.taken, want)
         return done
@@ -204,9 +202,10 @@ class Holding:
         if told and runs.held(connection, self.run_id):
             events.append(connection, self.execution_id, told, frame_id=self.frame_id)
 
-    def write(self, work: Callable[[Connection], T]) -> T:
-        """Runs a write while our lease may still hold; waits for PostgreSQL as long as that."""
-        return self._process.db.run(work, patience_seconds=self.stage.settings.lease_seconds)
+    def write(self, work: Callable[[Connection], T], after: After | None = None) -> T:
+        """Runs a write (with what follows, ``after``) while our lease may still hold; waits for PostgreSQL as long as
+        that."""
+        return (after or self._process.db).run(work, patience_seconds=self.stage.settings.lease_seconds)
 
     def read(self, look: Callable[[Connection], T]) -> T:
         """Reads with the same patience."""

@@ -292,7 +292,8 @@ class Lane:
     def _note(self, worked: Worked) -> None:
         row, end, retries = worked.row, worked.end, worked.retries
         self.air.discard(row.index)
-        self._learn(worked.seconds)
+        known = self.row_seconds
+        self.row_seconds = worked.seconds if known is None else 0.8 * known + 0.2 * worked.seconds
         if isinstance(end, Ended):
             faults.reached("lane.row_done")
             if not self.outcomes:
@@ -307,9 +308,6 @@ class Lane:
         else:
             self.held.park(row.index, end, retries)
             self._in_order()
-
-    def _learn(self, seconds: float) -> None:
-        self.row_seconds = seconds if self.row_seconds is None else 0.8 * self.row_seconds + 0.2 * seconds
 
     def _start_child(self, row: TakenRow, end: Called, retries: int) -> None:
         if not self.held.start_child(row.index, end, retries):

@@ -16,7 +16,6 @@ from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.sources import Source, cursor_of
 from noetl_celery.store import claims, frames, outbox
 from noetl_celery.store.db import Connection
-from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.template import Value
 
@@ -102,9 +101,11 @@ def make_frames(
     token: int,
     acknowledges: bool,
     source: Mapping[str, Any] | None,
+    asked: frames.Asked | None,
 ) -> list[Filled]:
     """Writes the rows as one frame, or as several where ``max_bytes`` says so; TENTATIVE if there is a ``source`` that
-    has not committed yet. Raises ``ToolError`` for a claim that leases the same rows again."""
+    has not committed yet, and else with their lanes ``asked`` for. Raises ``ToolError`` for a claim that leases the
+    same rows again."""
     if not rows:
         return []
     loop, settings = stage.step.loop, stage.settings
@@ -115,8 +116,6 @@ def make_frames(
         hint = "the claim must change what it returns (UPDATE … RETURNING), or it leases the same rows for ever"
         raise ToolError(ErrorInfo("endless_claim", f"{again}: {hint}"))
     made = []
-    queue = body_queue(stage.plan, stage.step.name, process.settings)
-    wanted = frames.Asked(queue, process.settings.republish_seconds)
     for start, end in _cuts(rows, settings.max_bytes):
         part = list(rows[start:end])
         whole = loop.frame.process == "frame"
@@ -144,8 +143,8 @@ def make_frames(
             digests=digests[start:end],
             source=source,
         )
-        asked = frames.create(connection, frame, wanted if source is None else None)
-        made.append(Filled(frame.frame_id, frame.lanes, frame.slots, len(part), asked))
+        lanes_asked = frames.create(connection, frame, asked)
+        made.append(Filled(frame.frame_id, frame.lanes, frame.slots, len(part), lanes_asked))
     return made
 
 

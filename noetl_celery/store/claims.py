@@ -92,12 +92,6 @@ def orphaned(connection: Connection, *, limit: int) -> list[dict[str, Any]]:
     )
 
 
-def execution_of(connection: Connection, claim_id: int) -> int | None:
-    """The execution that a ticket belongs to."""
-    row = one(connection, "SELECT execution_id FROM noetl.claim WHERE claim_id = %(claim)s", claim=claim_id)
-    return row["execution_id"] if row else None
-
-
 def take(connection: Connection, claim_id: int, run_id: int) -> None:
     """OPEN → TAKEN by a run, for sources whose claim cannot share our transaction; its outbox row has served."""
     outbox.take_claim(connection, claim_id)
@@ -145,7 +139,7 @@ def answer(
     fields = {"stage": claim["stage_id"], "claim": claim["claim_id"], "budget": claim["budget"], **data}
     told = changed(
         connection,
-        """
+        f"""
         WITH answered AS (
             UPDATE noetl.claim SET status = %(status)s, taken_by = NULL
             WHERE claim_id = %(claim)s AND (status = 'OPEN' AND %(run)s::bigint IS NULL OR taken_by = %(run)s)
@@ -153,10 +147,7 @@ def answer(
         ), taken AS (
             DELETE FROM noetl.outbox o USING answered a WHERE o.claim_id = a.claim_id
         )
-        INSERT INTO noetl.signal (execution_id, type, data, due_at, publish_at)
-        SELECT execution_id, %(signal)s, %(data)s, clock_timestamp(),
-               clock_timestamp() + %(again)s * interval '1 second'
-        FROM answered
+        {signals.telling("%(signal)s", "%(data)s", "answered")}
         """,
         claim=claim["claim_id"],
         status=status,

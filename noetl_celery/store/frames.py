@@ -11,7 +11,7 @@ from psycopg.types.json import Json
 
 from noetl_celery.engine.decision import Event
 from noetl_celery.errors import ServiceError
-from noetl_celery.store import events, ledger
+from noetl_celery.store import events, ledger, signals
 from noetl_celery.store.db import Connection, ask, changed, every, execute, json_value, one
 from noetl_celery.store.loaders import elements_of
 from noetl_celery.store.outbox import Dispatch
@@ -186,6 +186,11 @@ def skip_unstarted(connection: Connection, frame_id: int) -> int:
     return int(row["open_rows"]) if row else 0
 
 
+#: what the execution is told of a frame that has ended
+_DONE = """json_build_object('stage', stage_id, 'frame', %(frame)s::bigint, 'slots', slots, 'ok', ok,
+                             'failed', failed, 'ctx', has_ctx)"""
+
+
 def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> None:
     """Ends a RUNNING frame that has no open row: its status, events and signal. Does nothing to one that has ended.
 
@@ -194,7 +199,7 @@ def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> N
     """
     ended = ask(
         connection,
-        """
+        f"""
         WITH unneeded AS (
             DELETE FROM noetl.outbox o USING noetl.frame f
             WHERE o.frame_id = %(frame)s AND f.frame_id = o.frame_id AND f.status = 'RUNNING' AND f.open_rows = 0
@@ -206,13 +211,7 @@ def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> N
             WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND f.open_rows = 0 AND s.stage_id = f.stage_id
             RETURNING f.execution_id, f.stage_id, f.frame_index, f.slots, f.ok_rows * f.weight AS ok,
                       f.failed_rows * f.weight AS failed, f.has_ctx, f.reruns, s.step_name, s.kind
-        ), told AS (
-            INSERT INTO noetl.signal (execution_id, type, data, due_at, publish_at)
-            SELECT execution_id, 'frame.done', json_build_object('stage', stage_id, 'frame', %(frame)s::bigint,
-                       'slots', slots, 'ok', ok, 'failed', failed, 'ctx', has_ctx),
-                   clock_timestamp(), clock_timestamp() + %(again)s * interval '1 second'
-            FROM ended
-        )
+        ), told AS ({signals.telling("'frame.done'", _DONE, "ended")})
         SELECT * FROM ended
         """,
         frame=frame_id,

@@ -45,6 +45,16 @@ def add(
     )
 
 
+def telling(type_: str, data: str, of: str) -> str:
+    """SQL that leaves a signal for the ``execution_id`` of each row of ``of``, as :func:`add` does, as a part of the
+    statement that makes the fact. ``type_`` and ``data`` are SQL; ``%(again)s`` are its ``republish_seconds``."""
+    return f"""
+        INSERT INTO noetl.signal (execution_id, type, data, due_at, publish_at)
+        SELECT execution_id, {type_}, {data}, clock_timestamp(), clock_timestamp() + %(again)s * interval '1 second'
+        FROM {of}
+    """
+
+
 def pending(connection: Connection, execution_id: int) -> bool:
     """Is there anything to read? Asked without the lock."""
     row = one(

@@ -87,7 +87,7 @@ def _with_sql(call: ToolCall) -> Mapping[str, Any]:
 
 
 def _pool_settings(given: Any) -> pg.PoolSettings | None:
-    if given is None or not isinstance(given, Mapping):
+    if not isinstance(given, Mapping):
         return None
     defaults = pg.default_settings()
     try:

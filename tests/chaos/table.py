@@ -1,4 +1,5 @@
-"""Writes the table of docs/reliability.md from the results of the chaos tests: ``python tests/chaos/table.py RECORDS``.
+"""Writes the table of docs/reliability.md from the results of the chaos tests: ``PYTHONPATH=. python
+tests/chaos/table.py RECORDS``.
 
 RECORDS is the file that NOETL_CHAOS_RECORD named while they ran, with one JSON object per line.
 """
@@ -12,8 +13,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
-BEGIN, END = "<!-- table of `make chaos` -->", "<!-- end of the table -->"
+from benchmarks.marks import Marked
+
+PAGE = Marked(
+    Path(__file__).parents[2] / "docs" / "reliability.md",
+    "<!-- table of `make chaos` -->",
+    "<!-- end of the table -->",
+)
 HEAD = "| fault | runs | rows | lost | re-run | longest stall |\n|---|---:|---:|---:|---:|---:|\n"
 
 
@@ -33,21 +39,12 @@ def _line(fault: str, runs: list[Mapping[str, Any]]) -> str:
     return f"| {fault} | {len(runs)} | {rows:,} | {lost} | {rerun:,} | {stall:.1f} s |"
 
 
-def replace(page: str, between: str) -> str:
-    """The page with the text between the two marks replaced; ``ValueError`` if it has no such marks."""
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"{PAGE} lacks {BEGIN} or {END}")
-    return f"{head}{BEGIN}\n\n{between}\n{END}{tail}"
-
-
 def main() -> None:
     records = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
     wrong = [record["fault"] for record in records if record["wrong"]]
     if wrong or not records:
         sys.exit(f"the table stays as it is: {', '.join(wrong) if wrong else 'nothing was recorded'}")
-    PAGE.write_text(replace(PAGE.read_text(), table(records)))
+    PAGE.write(table(records))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from table import PAGE, replace, table
+from table import PAGE, table
 
 pytestmark = [pytest.mark.chaos, pytest.mark.short]
 
@@ -22,9 +22,9 @@ def test_runs_of_a_fault_are_one_line() -> None:
 
 
 def test_only_what_is_between_the_marks_is_replaced() -> None:
-    page = PAGE.read_text()
-    made = replace(page, "| new |\n")
+    page = PAGE.path.read_text()
+    made = PAGE.replaced(page, "| new |\n")
     assert "| new |" in made
-    assert replace(made, "| newer |\n") == made.replace("| new |", "| newer |")
+    assert PAGE.replaced(made, "| newer |\n") == made.replace("| new |", "| newer |")
     with pytest.raises(ValueError, match="lacks"):
-        replace("a page without marks", "")
+        PAGE.replaced("a page without marks", "")

@@ -270,13 +270,13 @@ def test_the_page_has_the_goals_and_a_table_for_each_case(result: CaseResult) ->
     assert "| draining [a] table | ≥ 1 × nobody |  | – |" in text
     assert '`make bench ARGS="--quick --repeat 3 drain"`, 3 runs of each, 2026-01-02' in text
     assert "| them | 100 | 10.0 |  | 5.00 × |" in text
-    found = page.replace(f"before {page.BEGIN} old {page.END} after", text)
-    assert found.startswith(f"before {page.BEGIN}\n\n| case |")
-    assert found.endswith(f"\n{page.END} after")
+    found = page.PAGE.replaced(f"before {page.PAGE.begin} old {page.PAGE.end} after", text)
+    assert found.startswith(f"before {page.PAGE.begin}\n\n| case |")
+    assert found.endswith(f"\n{page.PAGE.end} after")
     with pytest.raises(ValueError, match="lacks"):
-        page.replace("nothing", text)
+        page.PAGE.replaced("nothing", text)
 
 
 def test_the_page_is_there_to_be_written() -> None:
-    assert page.BEGIN in page.PAGE.read_text()
-    assert page.END in page.PAGE.read_text()
+    assert page.PAGE.begin in page.PAGE.path.read_text()
+    assert page.PAGE.end in page.PAGE.path.read_text()
