@@ -286,7 +286,7 @@ class Execution:
         from noetl_celery.store import signals
 
         end, pause = time.monotonic() + timeout, FIRST_POLL_SECONDS
-        while self._client.read(lambda c: signals.pending(c, self.id)):
+        while self._client.read(lambda c: signals.pending(c, self.id)()):
             if time.monotonic() > end:
                 raise WaitTimeout(f"no worker has looked at execution {self.id} in {timeout:g} s", hint="is one there?")
             time.sleep(pause)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -330,7 +330,7 @@ class _Turn:
     def close(self, stage: StageState) -> None:
         step = self.plan.steps[stage.step]
         del self.state.stages[stage.stage_id]
-        at_its_end = asdict(stage)
+        at_its_end = stage.document()
         if self.state.cancelling:
             closing = Closing(stage.stage_id, stage.step, "CANCELLED", None, None, stage.error)
             self.decision.closings.append(replace(closing, ok=stage.ok, failed=stage.failed, frames=stage.frames))

@@ -7,7 +7,7 @@ results live in their tables; what the engine must know of them reaches it as si
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from noetl_celery.errors import NoetlError
@@ -36,10 +36,14 @@ STATE_VERSION = 1
 FINAL: frozenset[str] = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 
 
-def known(kind: type, document: Mapping[str, Any]) -> dict[str, Any]:
+def known(kind: Any, document: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a stored document that this code knows; a version beside it may have written others."""
-    names = {entry.name for entry in fields(kind)}
+    names = kind.__dataclass_fields__
     return {key: value for key, value in document.items() if key in names}
+
+
+def _values(of: Any) -> dict[str, Any]:
+    return {name: getattr(of, name) for name in of.__dataclass_fields__}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,12 @@ class LoopSettings:
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> LoopSettings:
-        """From its ``asdict``, written by this version or another one."""
+        """From its ``document``, written by this version or another one."""
         return cls(**known(cls, raw))
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return _values(self)
 
 
 @dataclass(slots=True)
@@ -126,9 +134,13 @@ class StageState:
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> StageState:
-        """A stage from its ``asdict``, also after a round trip through JSON."""
+        """A stage from its ``document``, also after a round trip through JSON."""
         settings = LoopSettings.of(raw.get("settings", {}))
         return cls(**{**known(cls, raw), "lineage": tuple(raw.get("lineage", ())), "settings": settings})
+
+    def document(self) -> dict[str, Any]:
+        """For JSON, as it is now."""
+        return {**_values(self), "settings": self.settings.document()}
 
     @property
     def idle(self) -> bool:
@@ -166,6 +178,8 @@ class ExecutionState:
     cancelling: bool = False
     #: ``iter`` of the row that called this playbook; None if none did
     parent_iter: Mapping[str, Any] | None = None
+    #: how many callers are above it
+    depth: int = 0
     #: how often each step was entered, to number its visits
     visits: dict[str, int] = field(default_factory=dict)
     #: how many turns have been decided
@@ -175,8 +189,8 @@ class ExecutionState:
         """The part stored as one JSON document; ``restore`` is its inverse."""
         return {
             "version": STATE_VERSION,
-            "stages": [asdict(stage) for stage in self.stages.values()],
-            "waiting": [asdict(token) for token in self.waiting],
+            "stages": [stage.document() for stage in self.stages.values()],
+            "waiting": [_values(token) for token in self.waiting],
             "failed": self.failed,
             "paused": self.paused,
             "cancelling": self.cancelling,

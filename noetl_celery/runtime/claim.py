@@ -74,8 +74,12 @@ class _Attempt:
             token=self.run_id,
             acknowledges=self.source.driver.acknowledges,
             source=source,
-            asked=frames.Asked(self.queue, self.process.settings.republish_seconds) if source is None else None,
+            asked=self._asked if source is None else None,
         )
+
+    def _asked(self, frame: frames.NewFrame) -> frames.Asked:
+        first = self.after.take_first(lambda: self.stage, frame, self.queue)
+        return frames.Asked(self.queue, self.process.settings.republish_seconds, first)
 
     def answer(self, connection: Connection, claimed: Claimed, made: Sequence[Filled], *, run_id: int | None) -> None:
         """FILLED with the frames' lanes in the outbox, or EMPTY; either way with the signal and what follows."""

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from noetl_celery import faults, hiding
-from noetl_celery.engine.decision import Event
+from noetl_celery.engine.decision import Decision, Event, Opening, Slice
 from noetl_celery.engine.replay import TURN, Turn
-from noetl_celery.engine.state import FINAL
+from noetl_celery.engine.state import FINAL, ExecutionState
 from noetl_celery.errors import NoetlError
 from noetl_celery.ids import new_id
+from noetl_celery.playbook.plan import Plan
 from noetl_celery.runtime.lanes import lane_again
+from noetl_celery.runtime.names import StageNames, load_stage, opened
 from noetl_celery.runtime.process import Process
 from noetl_celery.store import children, decisions, executions, news, signals
 from noetl_celery.store.db import Connection
+from noetl_celery.store.frames import FirstLane, NewFrame
 from noetl_celery.store.loaders import Limits
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.store.stages import TableFacts
 
 log = logging.getLogger(__name__)
 
+#: takes the first lane of a frame that is being made, with the names of its stage, if the queue is its own
+TakeFirst = Callable[[Callable[[], StageNames | None], NewFrame, str], FirstLane | None]
 
-def decide(process: Process, connection: Connection, execution_id: int) -> list[Dispatch] | None:
+
+def decide(process: Process, connection: Connection, execution_id: int, take_first: TakeFirst) -> list[Dispatch] | None:
     """One pass over an execution, in the caller's transaction; returns what to publish after the commit.
 
-    None if somebody else holds the execution, or nothing waits.
+    None if somebody else holds the execution, or nothing waits. ``take_first``: who asks may keep the first lane of a
+    frame that comes of it.
     """
     try:
         lock = executions.lock(connection, execution_id)
@@ -46,7 +54,12 @@ def decide(process: Process, connection: Connection, execution_id: int) -> list[
     if state.turns > before:
         told = Event(TURN, state.status, context=turn.record(state), node_type="playbook", book=True)
         decision.events.insert(0, told)
-    dispatches = decisions.apply(connection, plan, state, decision, inbox.ids, process.settings, new_id)
+    written = (inbox.ids, process.settings, new_id)
+
+    def first(part: Opening | Slice, frame: NewFrame, queue: str) -> FirstLane | None:
+        return take_first(lambda: _names(process, connection, plan, state, decision, part), frame, queue)
+
+    dispatches = decisions.apply(connection, plan, state, decision, *written, first)
     if state.status in FINAL:
         signals.drop_timers(connection, execution_id)
         news.tell_end(connection, execution_id)
@@ -55,3 +68,17 @@ def decide(process: Process, connection: Connection, execution_id: int) -> list[
             dispatches.append(lane_again(process, connection, waiting))
     faults.reached("orchestrate.before_commit")
     return dispatches
+
+
+def _names(
+    process: Process,
+    connection: Connection,
+    plan: Plan,
+    state: ExecutionState,
+    decision: Decision,
+    part: Opening | Slice,
+) -> StageNames | None:
+    opening = next((opening for opening in decision.openings if opening.stage_id == part.stage_id), None)
+    if opening is None:  # the next slice of a stage that was opened before
+        return load_stage(process, connection, part.stage_id)
+    return opened(process, connection, plan, state, decision, opening)

@@ -21,6 +21,7 @@ from noetl_celery.runtime.process import Process, abandon_rows
 from noetl_celery.runtime.row import Called, Parked
 from noetl_celery.store import children, crashes, events, executions, frames, rows, runs, stages
 from noetl_celery.store.db import Connection
+from noetl_celery.store.frames import FirstLane, NewFrame
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.store.rows import RowOutcome, TakenRow
 
@@ -75,6 +76,7 @@ class Holding:
         #: what was taken when it started, how many were wanted, how many of them may begin, and when that was
         self._first: tuple[Sequence[TakenRow], int, int] = (), 0, 0
         self._asked = 0.0
+        self._made: FirstLane | None = None
         #: rows that were announced: those that have not begun may until then, on the monotonic clock
         self._announced: frozenset[int] = frozenset()
         self.sure_until = 0.0
@@ -101,10 +103,7 @@ class Holding:
         frame = runs.start_lane(connection, self.run_id, *place, lease=lease, heartbeat=heartbeat)
         if frame is None:
             return False
-        self.stage, self.execution_id, self.frame = stage, stage.execution_id, frame
-        self.width = frames.lane_width(frame["row_concurrency"], frame["lanes"], self.number)
-        self.ordered = frame["row_concurrency"] == 1
-        self.alone = frame["lanes"] == 1
+        self._set_up(stage, frame)
         self.careful = frame["attempt"] > 1
         # Rows that their target sent away keep their places, also for the lane that comes after; and in a sequence
         # nothing overtakes them.
@@ -118,6 +117,27 @@ class Holding:
         taken = self._take(connection, want, begin=0 if self.careful else begin)
         self._first = taken, want, begin
         return True
+
+    def take_first(self, stage: StageNames, frame: NewFrame, prepare: Callable[[], tuple[int, int]]) -> FirstLane:
+        """The same for a frame that the caller's transaction makes, with this as its first lane."""
+        self._asked = time.monotonic()
+        self._set_up(stage, frame.known())
+        want, begin = prepare()
+        lease, heartbeat = stage.settings.lease_seconds, stage.settings.heartbeat_seconds
+        self._made = FirstLane(self.run_id, self._process.worker_id, want, begin, lease, heartbeat)
+        return self._made
+
+    def taken(self) -> None:
+        """Looks at what :meth:`take_first` has brought, in its transaction."""
+        if self._made is not None:
+            rows = [TakenRow(index, payload, None, 0, 0) for index, payload in self._made.taken()]
+            self._first = rows, self._made.rows, self._made.begin
+
+    def _set_up(self, stage: StageNames, frame: Mapping[str, Any]) -> None:
+        self.stage, self.execution_id, self.frame = stage, stage.execution_id, frame
+        self.width = frames.lane_width(frame["row_concurrency"], frame["lanes"], self.number)
+        self.ordered = frame["row_concurrency"] == 1
+        self.alone = frame["lanes"] == 1
 
     def started(self) -> Sequence[TakenRow]:
         """After the commit: the first rows."""
@@ -185,9 +205,9 @@ class Holding:
         self._tell(connection, told)
         if outcomes:
             again = self._process.settings.republish_seconds
-            end = rows.finish(connection, self.frame_id, self.run_id, outcomes, republish_seconds=again)
+            last = after is not None
+            end = rows.finish(connection, self.frame_id, self.run_id, outcomes, republish_seconds=again, last=last)
             if end.ended and after is not None:
-                runs.finish(connection, self.run_id)  # nothing is left that it could give back
                 after.decide(connection, self.execution_id)
                 return Exchanged(stop=True, over=True)
             if end.ended or end.stopping:

@@ -26,6 +26,7 @@ from noetl_celery.runtime.row import Called, CalledBack, Ended, RowEnd, RowRunne
 from noetl_celery.runtime.sources import acknowledge, keep, source_of
 from noetl_celery.runtime.telling import Notes
 from noetl_celery.store.db import Connection
+from noetl_celery.store.frames import FirstLane, NewFrame
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.store.rows import RowOutcome, TakenRow
 
@@ -82,6 +83,14 @@ class Lane:
         """Takes the lane and its first rows, in the caller's transaction; :meth:`hold` and :meth:`run` come next. False
         if there is nothing to do here: it has another holder, or its frame has ended."""
         return self.held.start(connection, self._set_up)
+
+    def take_first(self, stage: StageNames, frame: NewFrame) -> FirstLane:
+        """The same as the first lane of a frame that the caller's transaction makes; when it has, :meth:`taken`."""
+        return self.held.take_first(stage, frame, self._set_up)
+
+    def taken(self) -> None:
+        """Its first rows are here. Before the commit: nobody could ask for them after one whose reply is lost."""
+        self.held.taken()
 
     def start_alone(self) -> bool:
         """The same in a transaction of its own. False also if that fails: then the lane is asked for again."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from noetl_celery import hiding
 from noetl_celery.engine.assign import merge_paths
+from noetl_celery.engine.decision import Decision, Opening
 from noetl_celery.engine.pipeline import Position
-from noetl_celery.engine.state import LoopSettings
+from noetl_celery.engine.state import ExecutionState, LoopSettings
 from noetl_celery.playbook.plan import Plan, StepPlan
 from noetl_celery.runtime.keychain import Keychain
 from noetl_celery.runtime.process import Process
@@ -108,9 +110,7 @@ def load_stage(process: Process, connection: Connection, stage_id: int) -> Stage
     hiding.learn_workload(row["execution_id"], row["workload"])
     plan = process.plans.get(connection, row["catalog_id"])
     step = plan.steps[row["step_name"]]
-    wanted = step.row_names & plan.steps.keys()
-    if "result" in step.row_names and row["previous"]:
-        wanted |= {row["previous"]}
+    wanted = _wanted(plan, step, row["previous"])
     execution_id = row["execution_id"]
     opener = Opener(process.db.read, Limits.of(process.settings))
     return StageNames(
@@ -132,6 +132,49 @@ def load_stage(process: Process, connection: Connection, stage_id: int) -> Stage
         parent_iter=row["parent_iter"],
         deadline=_deadline(connection, execution_id, stage_id) if step.timeout is not None else None,
     )
+
+
+def opened(
+    process: Process, connection: Connection, plan: Plan, state: ExecutionState, decision: Decision, opening: Opening
+) -> StageNames:
+    """The same of a stage that is opened in this transaction, from what its turn knows; only results of earlier turns
+    are read."""
+    step = plan.steps[opening.step]
+    wanted = _wanted(plan, step, opening.previous)
+    opener = Opener(process.db.read, Limits.of(process.settings))
+    execution_id = state.execution_id
+    results = stages.Results(connection, execution_id, wanted, opener)
+    task_results = stages.TaskResults(connection, execution_id, wanted, opener)
+    closed = Counter(closing.step for closing in decision.closings)
+    for closing in decision.closings:
+        if closing.status != "CANCELLED" and closed[closing.step] == 1:
+            results.know(closing.step, closing.result)
+            if closing.task_results is not None:
+                task_results.know(closing.step, closing.task_results)
+    timeout = next((t.seconds for t in decision.timers if t.stage_id == opening.stage_id), None)
+    return StageNames(
+        plan=plan,
+        step=step,
+        stage_id=opening.stage_id,
+        execution_id=execution_id,
+        settings=opening.settings,
+        workload=state.workload,
+        ctx=state.ctx,
+        args=opening.args or {},
+        previous=opening.previous,
+        results=results.load(wanted),
+        opener=opener,
+        task_results=task_results.load(wanted & plan.results_of),
+        depth=state.depth,
+        parent_iter=state.parent_iter,
+        deadline=None if step.timeout is None or timeout is None else time.monotonic() + timeout,
+    )
+
+
+def _wanted(plan: Plan, step: StepPlan, previous: str | None) -> frozenset[str]:
+    """The steps whose results templates of this one may name."""
+    wanted = step.row_names & plan.steps.keys()
+    return wanted | {previous} if "result" in step.row_names and previous else wanted
 
 
 def _deadline(connection: Connection, execution_id: int, stage_id: int) -> float | None:

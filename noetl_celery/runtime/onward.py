@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -22,10 +23,12 @@ from noetl_celery import faults
 from noetl_celery.runtime.claim import run_claim
 from noetl_celery.runtime.decide import decide
 from noetl_celery.runtime.lane import Lane
+from noetl_celery.runtime.names import StageNames
 from noetl_celery.runtime.process import Process, stop_announced
 from noetl_celery.runtime.publish import Messages
 from noetl_celery.store import signals
-from noetl_celery.store.db import Connection
+from noetl_celery.store.db import Connection, Reply
+from noetl_celery.store.frames import FirstLane, NewFrame
 from noetl_celery.store.outbox import Dispatch
 
 log = logging.getLogger(__name__)
@@ -63,21 +66,19 @@ class Onward:
             if not after.run(partial(after.decide, execution_id=execution_id)):
                 return done
             after.publish()
-            if not self.pending(execution_id):
+            if not after.pending(execution_id):
                 return done + 1
         self.publisher.orchestrate(execution_id)
         return passes
 
     def pending(self, execution_id: int) -> bool:
         """Has the execution been told something that nobody has decided on?"""
-        return self.process.db.read(lambda connection: signals.pending(connection, execution_id))
+        return self.process.db.read(lambda connection: signals.pending(connection, execution_id)())
 
     def start(self, connection: Connection, dispatches: list[Dispatch]) -> Lane | None:
         """Starts the first lane that this worker may go on with, in the caller's transaction; it leaves the list."""
-        if not self._may_keep():
-            return None
         for place, dispatch in enumerate(dispatches):
-            if dispatch.kind == "lanes" and dispatch.queue == self._queue:
+            if dispatch.kind == "lanes" and self.may_keep(dispatch.queue):
                 lane = Lane(self.process, self, dispatch)
                 if lane.start(connection):
                     rest = dispatch.lanes[1:]
@@ -94,7 +95,7 @@ class Onward:
         """Publishes what cannot be done here. False: something could not be sent, the sweep will."""
         others = []
         for dispatch in dispatches:
-            if dispatch.kind == "claim" and self._may_keep():
+            if dispatch.kind == "claim" and self.may_keep():
                 self._next = dispatch
             else:
                 others.append(dispatch)
@@ -113,9 +114,10 @@ class Onward:
             case Dispatch() as dispatch:
                 self.publisher.dispatch([dispatch])
 
-    def _may_keep(self) -> bool:
+    def may_keep(self, queue: str | None = None) -> bool:
+        """May this worker go on by itself with what comes next (with a lane: of this ``queue``)?"""
         late = time.monotonic() >= self._until or stop_announced()
-        return self._queue is not None and self._next is None and not late
+        return self._queue is not None and queue in (None, self._queue) and self._next is None and not late
 
 
 class After:
@@ -125,26 +127,38 @@ class After:
         """``insists``: the transaction is there for its decision, and is nothing without it."""
         self._onward, self._insists = onward, insists
         self._attempts = 0
-        self._clear(None, ())
+        self._clear()
 
-    def _clear(self, execution_id: int | None, dispatches: Iterable[Dispatch]) -> None:
-        self._execution_id = execution_id
-        self._dispatches = list(dispatches)
+    def _clear(self) -> None:
+        self._execution_id: int | None = None
+        self._dispatches: list[Dispatch] = []
         self._decided = False
         self._lane: Lane | None = None
+        #: the execution's inbox after the commit
+        self._pending: Reply[bool] | None = None
 
     def run(self, work: Callable[[Connection], T], **options: Any) -> T:
         """Runs the transaction as :meth:`Database.run` does, and raises what that does.
 
         What follows does not keep it from being committed: where it goes wrong, the transaction is run without it.
         """
+
+        def attempt(connection: Connection) -> T:
+            self._clear()
+            self._attempts += 1
+            return work(connection)
+
         try:
-            return self._onward.process.db.run(work, **options)
+            return self._onward.process.db.run(attempt, then=self._look, **options)
         except (psycopg.Error, _Failed) as error:
             if self._attempts != 1:
                 raise
             log.warning("what follows is not done together with what led to it: %s", error, exc_info=error)
-            return self._onward.process.db.run(work, **options)
+            return self._onward.process.db.run(attempt, **options)
+
+    def _look(self, connection: Connection) -> None:
+        if self._decided and self._execution_id is not None:
+            self._pending = signals.pending(connection, self._execution_id)
 
     def decide(
         self, connection: Connection, execution_id: int, dispatches: Iterable[Dispatch] = (), *, told: bool = True
@@ -154,20 +168,30 @@ class After:
 
         ``dispatches`` come of the transaction itself; ``told``: it has told the execution something.
         """
-        self._clear(execution_id if told else None, dispatches)
-        self._attempts += 1
-        try:
+        self._execution_id = execution_id if told else None
+        self._dispatches += dispatches
+        with _following():
             if told and (self._attempts == 1 or self._insists):
-                decided = decide(self._onward.process, connection, execution_id)
+                decided = decide(self._onward.process, connection, execution_id, self.take_first)
                 self._decided = decided is not None
                 self._dispatches += decided or ()
-            if self._attempts == 1:
+            if self._lane is not None:
+                self._lane.taken()
+            elif self._attempts == 1:
                 self._lane = self._onward.start(connection, self._dispatches)
-        except psycopg.Error:
-            raise
-        except Exception as error:
-            raise _Failed(f"{type(error).__name__}: {error}") from error
         return self._decided
+
+    def take_first(self, names: Callable[[], StageNames | None], frame: NewFrame, queue: str) -> FirstLane | None:
+        """In the transaction that makes a frame, before :meth:`decide`: its first lane, if this worker may go on with
+        it."""
+        if self._attempts != 1 or self._lane is not None or not self._onward.may_keep(queue):
+            return None
+        with _following():
+            stage = names()
+            if stage is None:
+                return None
+            self._lane = Lane(self._onward.process, self._onward, frame.lanes_of(queue))
+            return self._lane.take_first(stage, frame)
 
     def publish(self) -> None:
         """After the commit: holds the lane that was started, has the rest done."""
@@ -180,13 +204,29 @@ class After:
     def go_on(self) -> None:
         """After the commit: the same, and what others have told the execution meanwhile."""
         self.publish()
-        execution_id = self._execution_id
-        if execution_id is not None and (not self._decided or self._onward.pending(execution_id)):
-            self._onward.orchestrate(execution_id)
+        if self._execution_id is not None and (not self._decided or self.pending(self._execution_id)):
+            self._onward.orchestrate(self._execution_id)
+
+    def pending(self, execution_id: int) -> bool:
+        """Has somebody told the execution something that this decision did not see?"""
+        if self._pending is not None:
+            with suppress(psycopg.Error):  # the reply was lost
+                return self._pending()
+        return self._onward.pending(execution_id)
 
 
 class _Failed(Exception):
     """What follows from a transaction could not be decided or begun."""
+
+
+@contextmanager
+def _following() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error:
+        raise
+    except Exception as error:
+        raise _Failed(f"{type(error).__name__}: {error}") from error
 
 
 def run_on(process: Process, publisher: Messages, lane: Dispatch) -> None:

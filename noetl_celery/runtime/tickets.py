@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class Filled:
     lanes: int
     slots: int
     rows: int
-    asked: Sequence[Dispatch] = ()
+    asked: Sequence[Dispatch] | None = None
 
 
 def claim_names(ticket: Ticket, stage: StageNames, token: int) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def make_frames(
     token: int,
     acknowledges: bool,
     source: Mapping[str, Any] | None,
-    asked: frames.Asked | None,
+    asked: Callable[[frames.NewFrame], frames.Asked] | None,
 ) -> list[Filled]:
     """Writes the rows as one frame, or as several where ``max_bytes`` says so; TENTATIVE if there is a ``source`` that
     has not committed yet, and else with their lanes ``asked`` for. Raises ``ToolError`` for a claim that leases the
@@ -143,8 +143,8 @@ def make_frames(
             digests=digests[start:end],
             source=source,
         )
-        lanes_asked = frames.create(connection, frame, asked)
-        made.append(Filled(frame.frame_id, frame.lanes, frame.slots, len(part), lanes_asked))
+        wanted = frames.create(connection, frame, asked and asked(frame))
+        made.append(Filled(frame.frame_id, frame.lanes, frame.slots, len(part), None if asked is None else wanted))
     return made
 
 
@@ -194,9 +194,11 @@ def fill(
     place = ticket["execution_id"], ticket["stage_id"]
     dispatches: list[Dispatch] = []
     for frame in made:
-        dispatches += frame.asked or [
-            outbox.add_lanes(connection, *place, frame.frame_id, range(frame.lanes), queue, delay_seconds=again)
-        ]
+        if frame.asked is None:
+            lanes = range(frame.lanes)
+            dispatches.append(outbox.add_lanes(connection, *place, frame.frame_id, lanes, queue, delay_seconds=again))
+        else:
+            dispatches += frame.asked
         claims.tell(connection, place[0], frame.frame_id, claims.claimed_event(ticket, step, frame.rows))
     data = {"frames": len(made), "slots": sum(frame.slots for frame in made), "dry": dry}
     claims.answer(connection, ticket, "FILLED", "claim.filled", data, run_id=run_id, republish_seconds=again)

@@ -159,7 +159,12 @@ class Database:
         return _patiently(patience_seconds, attempt)
 
     def run(
-        self, work: Callable[[Connection], T], *, patience_seconds: float = PATIENCE_SECONDS, batched: bool = True
+        self,
+        work: Callable[[Connection], T],
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+        batched: bool = True,
+        then: Callable[[Connection], None] = lambda connection: None,
     ) -> T:
         """Runs ``work`` in a transaction, again while what undoes it is passing: a deadlock, a lost connection, a
         server that is away or takes no writes.
@@ -167,8 +172,9 @@ class Database:
         It is committed once: where the reply of a COMMIT was lost, the server is asked what became of it. ``work`` must
         be re-runnable all the same; what it changes outside the database has to be that of its last run. Gives up with
         ``Unreachable`` after ``patience_seconds``. ``batched``: as :meth:`Session.batch` has it; not for SQL of others.
+        ``then`` asks something that is read after the COMMIT, together with it; it may remain without an answer.
         """
-        return _patiently(patience_seconds, _Once(self, work, batched))
+        return _patiently(patience_seconds, _Once(self, work, batched, then))
 
     def connect_raw(self, purpose: str = "pulse") -> Session:
         """A session of its own outside the pool, in autocommit mode, for whoever keeps it. ``Unreachable``.
@@ -191,8 +197,10 @@ class Database:
 class _Once(Generic[T]):
     """A transaction that may be tried again and again, and is committed once."""
 
-    def __init__(self, db: Database, work: Callable[[Connection], T], batched: bool) -> None:
-        self._db, self._work, self._batched = db, work, batched
+    def __init__(
+        self, db: Database, work: Callable[[Connection], T], batched: bool, then: Callable[[Connection], None]
+    ) -> None:
+        self._db, self._work, self._batched, self._then = db, work, batched, then
         #: the transaction whose COMMIT was not answered, and what ``work`` returned in it
         self._unheard: tuple[str, T] | None = None
 
@@ -223,10 +231,11 @@ class _Once(Generic[T]):
                 transaction = _begin(connection)
                 result = self._work(connection)
                 committing = transaction(), result
-                connection.execute("COMMIT", prepare=False)
+                with connection.batch():
+                    connection.execute("COMMIT", prepare=False)
+                    self._then(connection)
         except psycopg.Error:
-            if committing is not None and connection.closed:
-                self._unheard = committing
+            self._unheard = committing  # it may be committed, even if the connection is not lost
             raise
         return result
 

@@ -12,6 +12,9 @@ from noetl_celery.store import children, claims, events, executions, frames, led
 from noetl_celery.store.db import Connection
 from noetl_celery.store.outbox import Dispatch
 
+#: whoever writes a decision may take the first lane of a frame that it makes, which goes to this queue
+TakeFirst = Callable[[Opening | Slice, frames.NewFrame, str], frames.FirstLane | None]
+
 
 def body_queue(plan: Plan, step: str, settings: Settings) -> str:
     """The queue that a step's lanes go to: that of its pool (or its playbook's), or the common one.
@@ -30,6 +33,7 @@ def apply(
     read: Sequence[int],
     settings: Settings,
     new_id: Callable[[], int],
+    take_first: TakeFirst,
 ) -> list[Dispatch]:
     """Writes stages, frames of collections, claims, events and state; the signals that were ``read`` are gone. Returns
     what to publish after the commit."""
@@ -37,17 +41,15 @@ def apply(
     execution_id = state.execution_id
     dispatches: list[Dispatch] = []
     stages.open_stages(connection, execution_id, decision.openings)
-    for opening in decision.openings:
-        if opening.items:
-            dispatches += _open_frame(connection, plan, execution_id, opening, settings, new_id())
-    for again_opened in decision.reopenings:
-        dispatches += _reopen(connection, plan, execution_id, again_opened, settings)
-    for cut in decision.slices:
-        dispatches += _open_frame(connection, plan, execution_id, cut, settings, new_id())
     stages.close_stages(connection, decision.closings)
     for closing in decision.closings:
         if closing.state is not None and closing.state["kind"] != "single":
             ledger.check_stage(connection, execution_id, closing.stage_id)
+    for again_opened in decision.reopenings:
+        dispatches += _reopen(connection, plan, execution_id, again_opened, settings)
+    parts: list[Opening | Slice] = [opening for opening in decision.openings if opening.items]
+    for part in parts + decision.slices:
+        dispatches += _open_frame(connection, plan, execution_id, part, settings, new_id(), take_first)
     if decision.claims:
         dispatches += claims.issue(connection, execution_id, decision.claims, CONTROL_QUEUE, republish_seconds=again)
     for stage_id in dict.fromkeys(decision.recalls):
@@ -80,24 +82,31 @@ def _reopen(
 
 
 def _open_frame(
-    connection: Connection, plan: Plan, execution_id: int, opening: Opening | Slice, settings: Settings, frame_id: int
+    connection: Connection,
+    plan: Plan,
+    execution_id: int,
+    opening: Opening | Slice,
+    settings: Settings,
+    frame_id: int,
+    take_first: TakeFirst,
 ) -> list[Dispatch]:
-    items = opening.items or () if isinstance(opening, Opening) else ()
     step = plan.steps[opening.step]
+    cut = opening if isinstance(opening, Slice) else None
+    items = opening.items or () if isinstance(opening, Opening) else ()
     concurrency = opening.settings.row_concurrency
-    rows = opening.rows if isinstance(opening, Slice) else len(items)
-    lanes = frames.lane_count(concurrency, rows, settings.lane_width)
     frame = frames.NewFrame(
         frame_id,
         opening.stage_id,
         execution_id,
-        opening.index if isinstance(opening, Slice) else 0,
+        cut.index if cut else 0,
         items,
         concurrency,
-        lanes,
+        frames.lane_count(concurrency, cut.rows if cut else len(items), settings.lane_width),
         fail_fast=step.loop is not None and step.failure_mode == "fail_fast",
+        elements=cut.rows if cut else None,
     )
-    asked = frames.Asked(body_queue(plan, opening.step, settings), settings.republish_seconds)
-    if isinstance(opening, Slice):
-        return frames.create_slice(connection, frame, opening.source, opening.start, rows, asked)
+    queue = body_queue(plan, opening.step, settings)
+    asked = frames.Asked(queue, settings.republish_seconds, take_first(opening, frame, queue))
+    if cut:
+        return frames.create_slice(connection, frame, cut.source, cut.start, asked)
     return frames.create(connection, frame, asked)

@@ -70,7 +70,7 @@ def lock(connection: Connection, execution_id: int) -> Reply[tuple[int, Executio
     asked = ask(
         connection,
         """
-        SELECT catalog_id, status, workload, ctx, state, error, parent_iter FROM noetl.execution e
+        SELECT catalog_id, status, workload, ctx, state, error, parent_iter, depth FROM noetl.execution e
         WHERE execution_id = %(execution)s AND EXISTS (
             SELECT FROM noetl.signal s WHERE s.execution_id = e.execution_id AND s.due_at <= clock_timestamp())
         FOR NO KEY UPDATE SKIP LOCKED
@@ -83,7 +83,7 @@ def lock(connection: Connection, execution_id: int) -> Reply[tuple[int, Executio
         if row is None:
             return None
         state = ExecutionState(execution_id, row["status"], row["workload"], row["ctx"], row["error"])
-        state.parent_iter = row["parent_iter"]
+        state.parent_iter, state.depth = row["parent_iter"], row["depth"]
         state.restore(row["state"])
         return row["catalog_id"], state
 

@@ -12,7 +12,7 @@ from psycopg.types.json import Json
 from noetl_celery.engine.decision import Event
 from noetl_celery.errors import ServiceError
 from noetl_celery.store import events, ledger, signals
-from noetl_celery.store.db import Connection, ask, changed, every, execute, json_value, one
+from noetl_celery.store.db import Connection, Reply, Rows, ask, every, json_value, one
 from noetl_celery.store.loaders import elements_of
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.template.lazy import document
@@ -40,6 +40,32 @@ class NewFrame:
     tentative: bool = False
     digests: Sequence[int] | None = None
     source: Mapping[str, Any] | None = None
+    #: how many rows it has, where they are not ``payloads``
+    elements: int | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return len(self.payloads) if self.elements is None else self.elements
+
+    def lanes_of(self, queue: str, first: int = 0) -> Dispatch:
+        """What asks for its lanes, from the ``first`` on."""
+        place = self.execution_id, self.stage_id, self.frame_id
+        return Dispatch("lanes", *place, tuple(range(first, self.lanes)), queue)
+
+    def known(self) -> dict[str, Any]:
+        """What a lane needs of it, as :func:`runs.start_lane` has it."""
+        return {
+            "frame_id": self.frame_id,
+            "execution_id": self.execution_id,
+            "claim_id": self.claim_id,
+            "token": self.token,
+            "frame_index": self.index,
+            "rows": self.rows,
+            "lanes": self.lanes,
+            "row_concurrency": self.row_concurrency,
+            "fail_fast": self.fail_fast,
+        }
 
 
 #: a lane is not worth its while for less work
@@ -60,51 +86,89 @@ def lane_width(row_concurrency: int, lanes: int, lane: int) -> int:
     return row_concurrency // lanes + (1 if lane < row_concurrency % lanes else 0)
 
 
-#: makes a frame within the statement that makes its rows, and asks for its lanes
-_MADE = """
-    WITH made AS (
-        INSERT INTO noetl.frame (frame_id, stage_id, execution_id, claim_id, token, status, frame_index, rows,
-                                 open_rows, weight, slots, lanes, row_concurrency, fail_fast, dead_letter, digests,
-                                 source, lane_requests)
-        VALUES (%(frame)s, %(stage)s, %(execution)s, %(claim)s, %(token)s, %(status)s, %(index)s, %(rows)s, %(rows)s,
-                %(weight)s, %(slots)s, %(lanes)s, %(concurrency)s, %(fail_fast)s, %(dead_letter)s, %(digests)s,
-                %(claimed_at)s, %(asked)s)
-    ), asked AS (
-        INSERT INTO noetl.outbox (execution_id, stage_id, frame_id, lane, queue, publish_at)
-        SELECT %(execution)s, %(stage)s, %(frame)s, lane, %(queue)s,
-               clock_timestamp() + %(again)s * interval '1 second'
-        FROM generate_series(0, %(asked)s - 1) AS lane
-    )
-"""
+@dataclass(slots=True)
+class FirstLane:
+    """The run that takes the first lane of a frame as it is made, with its first ``rows``; so many of them ``begin`` as
+    soon as that is committed."""
+
+    run_id: int
+    worker_id: int
+    rows: int
+    begin: int
+    lease_seconds: float
+    heartbeat_seconds: float
+    #: of the statement that makes the frame
+    reply: Reply[Rows] | None = None
+
+    def taken(self) -> list[tuple[int, Any]]:
+        """The rows that it has, when the frame is made: index and payload."""
+        assert self.reply is not None
+        return [(index, payload) for index, payload in self.reply()[0]["taken"] or ()]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Where a new frame's lanes are asked for at once, and when they are published again."""
+    """Where a new frame's lanes are asked for at once, and when they are published again. ``first``: one that needs no
+    asking, as its worker makes the frame."""
 
     queue: str
     republish_seconds: float
+    first: FirstLane | None = None
+
+
+#: makes a frame and its rows, which are those that ``source`` selects (``place``, ``value``), and asks for its lanes;
+#: returns the rows that its first lane has
+_CREATE = """
+    WITH made AS (
+        INSERT INTO noetl.frame (frame_id, stage_id, execution_id, claim_id, token, status, frame_index, rows,
+                                 open_rows, weight, slots, lanes, row_concurrency, fail_fast, dead_letter, digests,
+                                 source, lane_requests, lane_starts)
+        VALUES (%(frame)s, %(stage)s, %(execution)s, %(claim)s, %(token)s, %(status)s, %(index)s, %(rows)s, %(rows)s,
+                %(weight)s, %(slots)s, %(lanes)s, %(concurrency)s, %(fail_fast)s, %(dead_letter)s, %(digests)s,
+                %(claimed_at)s, %(asked)s, %(started)s)
+    ), asked AS (
+        INSERT INTO noetl.outbox (execution_id, stage_id, frame_id, lane, queue, publish_at)
+        SELECT %(execution)s, %(stage)s, %(frame)s, lane, %(queue)s,
+               clock_timestamp() + %(again)s * interval '1 second'
+        FROM generate_series(%(started)s, %(asked)s - 1) AS lane
+    ), started AS (
+        INSERT INTO noetl.run (run_id, worker_id, execution_id, frame_id, lane, lease_seconds, lease_until,
+                               heartbeat_seconds, begun)
+        SELECT %(run)s, %(worker)s, %(execution)s, %(frame)s, 0, %(lease)s,
+               clock_timestamp() + %(lease)s * interval '1 second', %(heartbeat)s,
+               array(SELECT generate_series(%(start)s, %(start)s + %(begin)s - 1))
+        WHERE %(started)s = 1
+    ), rows AS (
+        INSERT INTO noetl.row (frame_id, row_index, status, payload, taken_by, lane)
+        SELECT %(frame)s, place, CASE WHEN first THEN 'TAKEN' ELSE 'READY' END, value,
+               CASE WHEN first THEN %(run)s::bigint END, CASE WHEN first THEN 0 END
+        FROM (SELECT place, value, place < %(start)s + %(taken)s AS first FROM ({source}) AS elements) AS given
+        RETURNING row_index, payload, taken_by
+    )
+    SELECT count(*) AS made, json_agg(json_build_array(row_index, payload) ORDER BY row_index)
+                                 FILTER (WHERE taken_by IS NOT NULL) AS taken
+    FROM rows
+"""
+_PAYLOADS = "SELECT ordinality - 1 AS place, value FROM json_array_elements(%(payloads)s) WITH ORDINALITY"
 
 
 def create(connection: Connection, frame: NewFrame, asked: Asked | None = None) -> list[Dispatch]:
-    """Writes a frame with its rows (READY); returns what to publish after the commit: its lanes, if they are asked for
-    now (else :func:`outbox.add_lanes` does)."""
-    execute(
+    """Writes a frame with its rows: READY, but for those that its first lane has. Returns what to publish after the
+    commit: its other lanes, if they are asked for now (else :func:`outbox.add_lanes` does)."""
+    made = ask(
         connection,
-        f"""
-        {_MADE}
-        INSERT INTO noetl.row (frame_id, row_index, status, payload)
-        SELECT %(frame)s, ordinality - 1, 'READY', value
-        FROM json_array_elements(%(payloads)s) WITH ORDINALITY
-        """,
-        **_frame_values(frame, len(frame.payloads), asked),
+        _CREATE.format(source=_PAYLOADS),
+        **_frame_values(frame, asked),
         payloads=Json([document(payload) for payload in frame.payloads]),
+        start=0,
     )
+    if asked is not None and asked.first is not None:
+        asked.first.reply = made
     return _lanes(frame, asked)
 
 
 def create_slice(
-    connection: Connection, frame: NewFrame, source: Mapping[str, Any], start: int, rows: int, asked: Asked
+    connection: Connection, frame: NewFrame, source: Mapping[str, Any], start: int, asked: Asked
 ) -> list[Dispatch]:
     """The same for a frame whose rows are made of elements of a kept list, which stay in the database.
 
@@ -112,32 +176,40 @@ def create_slice(
     Raises ``ServiceError`` if the list is not what it was any more.
     """
     elements, values = elements_of(source)
-    made = changed(
+    made = ask(
         connection,
-        f"""
-        {_MADE}
-        INSERT INTO noetl.row (frame_id, row_index, status, payload)
-        SELECT %(frame)s, place, 'READY', value FROM ({elements}) AS elements
-        """,
-        **_frame_values(frame, rows, asked),
+        _CREATE.format(source=elements),
+        **_frame_values(frame, asked),
         **values,
         start=start,
-        stop=start + rows,
+        stop=start + frame.rows,
     )
-    if made != rows:
-        raise ServiceError(f"a list that a loop runs over has only {made} of {rows} elements left: was it deleted?")
+    found = made()[0]["made"]
+    if found != frame.rows:
+        text = f"a list that a loop runs over has only {found} of {frame.rows} elements left: was it deleted?"
+        raise ServiceError(text)
+    if asked.first is not None:
+        asked.first.reply = made
     return _lanes(frame, asked)
 
 
 def _lanes(frame: NewFrame, asked: Asked | None) -> list[Dispatch]:
     if asked is None:
         return []
-    place = frame.execution_id, frame.stage_id, frame.frame_id
-    return [Dispatch("lanes", *place, tuple(range(frame.lanes)), asked.queue)]
+    wanted = frame.lanes_of(asked.queue, 0 if asked.first is None else 1)
+    return [wanted] if wanted.lanes else []
 
 
-def _frame_values(frame: NewFrame, rows: int, asked: Asked | None) -> dict[str, Any]:
+def _frame_values(frame: NewFrame, asked: Asked | None) -> dict[str, Any]:
+    first = None if asked is None else asked.first
     return {
+        "started": 0 if first is None else 1,
+        "run": first and first.run_id,
+        "worker": first and first.worker_id,
+        "taken": 0 if first is None else first.rows,
+        "begin": 0 if first is None else first.begin,
+        "lease": first and first.lease_seconds,
+        "heartbeat": first and first.heartbeat_seconds,
         "frame": frame.frame_id,
         "stage": frame.stage_id,
         "execution": frame.execution_id,
@@ -145,7 +217,7 @@ def _frame_values(frame: NewFrame, rows: int, asked: Asked | None) -> dict[str, 
         "token": frame.token,
         "status": "TENTATIVE" if frame.tentative else "RUNNING",
         "index": frame.index,
-        "rows": rows,
+        "rows": frame.rows,
         "weight": frame.weight,
         "slots": frame.slots,
         "lanes": frame.lanes,
@@ -197,6 +269,12 @@ def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> N
     Lanes that were asked for and never started are not needed any more. The books of the frame are checked. Called by
     a transaction that has locked the frame.
     """
+    ending(connection, frame_id, None, republish_seconds=republish_seconds)()
+
+
+def ending(connection: Connection, frame_id: int, run_id: int | None, *, republish_seconds: float) -> Reply[bool]:
+    """The same, asked for together with what else is sent: the rest is done when the reply is looked at. False: it has
+    open rows, or has ended before. ``run_id`` ends with the frame."""
     ended = ask(
         connection,
         f"""
@@ -211,25 +289,35 @@ def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> N
             WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND f.open_rows = 0 AND s.stage_id = f.stage_id
             RETURNING f.execution_id, f.stage_id, f.frame_index, f.slots, f.ok_rows * f.weight AS ok,
                       f.failed_rows * f.weight AS failed, f.has_ctx, f.reruns, s.step_name, s.kind
-        ), told AS ({signals.telling("'frame.done'", _DONE, "ended")})
+        ), told AS (
+            {signals.telling("'frame.done'", _DONE, "ended")}
+        ), released AS (
+            DELETE FROM noetl.run WHERE run_id = %(run)s::bigint AND EXISTS (SELECT FROM ended)
+        )
         SELECT * FROM ended
         """,
         frame=frame_id,
         again=republish_seconds,
+        run=run_id,
     )
     counted = ledger.count(connection, frame_id)
-    frame = next(iter(ended()), None)
-    if frame is None:
-        return
-    ledger.check_frame(connection, counted)
-    if frame["kind"] != "single":
-        counts = {name: frame[name] for name in ("frame_index", "ok", "failed", "reruns")}
-        place = (frame["step_name"], frame["stage_id"])
-        told = [Event("frame.committed", "COMPLETED", *place, result=counts)]
-        if frame["kind"] == "cursor":
-            done = {"count": frame["ok"] + frame["failed"], **counts}
-            told.insert(0, Event("cursor.item.done", "COMPLETED", *place, result=done))
-        events.append(connection, frame["execution_id"], told, frame_id=frame_id)
+
+    def end() -> bool:
+        frame = next(iter(ended()), None)
+        if frame is None:
+            return False
+        ledger.check_frame(connection, counted)
+        if frame["kind"] != "single":
+            counts = {name: frame[name] for name in ("frame_index", "ok", "failed", "reruns")}
+            place = (frame["step_name"], frame["stage_id"])
+            told = [Event("frame.committed", "COMPLETED", *place, result=counts)]
+            if frame["kind"] == "cursor":
+                done = {"count": frame["ok"] + frame["failed"], **counts}
+                told.insert(0, Event("cursor.item.done", "COMPLETED", *place, result=done))
+            events.append(connection, frame["execution_id"], told, frame_id=frame_id)
+        return True
+
+    return end
 
 
 def stop_stage(connection: Connection, stage_id: int, *, republish_seconds: float) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from psycopg.types.json import Json
 
 from noetl_celery.errors import LeaseLost
 from noetl_celery.store import frames, results
-from noetl_celery.store.db import Connection, every, execute, json_value, one
+from noetl_celery.store.db import Connection, ask, every, execute, json_value, one
 from noetl_celery.store.results import Kept
 
 
@@ -125,15 +126,21 @@ def ready(connection: Connection, frame_id: int) -> bool:
 
 
 def finish(
-    connection: Connection, frame_id: int, run_id: int, outcomes: Sequence[RowOutcome], *, republish_seconds: float
+    connection: Connection,
+    frame_id: int,
+    run_id: int,
+    outcomes: Sequence[RowOutcome],
+    *,
+    republish_seconds: float,
+    last: bool = False,
 ) -> FrameEnd:
     """Writes the outcomes of rows that ``run_id`` holds, and ends the frame if they were its last open ones.
 
-    Raises ``LeaseLost`` (the caller's transaction must roll back) if any of the rows is not held any more, so
-    that a run which was taken for dead changes nothing.
+    ``last``: the run has no others, and ends with the frame. Raises ``LeaseLost`` (the caller's transaction must roll
+    back) if any of the rows is not held any more, so that a run which was taken for dead changes nothing.
     """
     results.write(connection, frame_id, [body for outcome in outcomes for body in outcome.bodies])
-    row = one(
+    asked = ask(
         connection,
         """
         WITH given AS (
@@ -162,13 +169,16 @@ def finish(
         run=run_id,
         outcomes=Json([_document(outcome) for outcome in outcomes]),
     )
+    ending = partial(frames.ending, connection, frame_id, run_id if last else None, republish_seconds=republish_seconds)
+    end = ending() if last else None  # with the rest, and not one round trip later
+    row = next(iter(asked()), None)
     if row is None or row["n"] != len(outcomes):
         raise LeaseLost(f"frame {frame_id}: run {run_id} does not hold its rows any more")
     open_rows = row["open_rows"]
     if row["stopping"] and open_rows:
-        open_rows = frames.skip_unstarted(connection, frame_id)
+        end, open_rows = None, frames.skip_unstarted(connection, frame_id)
     if open_rows == 0:
-        frames.end(connection, frame_id, republish_seconds=republish_seconds)
+        (end or ending())()
     return FrameEnd(open_rows == 0, row["stopping"])
 
 

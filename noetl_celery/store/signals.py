@@ -55,9 +55,9 @@ def telling(type_: str, data: str, of: str) -> str:
     """
 
 
-def pending(connection: Connection, execution_id: int) -> bool:
+def pending(connection: Connection, execution_id: int) -> Reply[bool]:
     """Is there anything to read? Asked without the lock."""
-    row = one(
+    asked = ask(
         connection,
         """
         SELECT EXISTS (SELECT FROM noetl.signal
@@ -65,7 +65,7 @@ def pending(connection: Connection, execution_id: int) -> bool:
         """,
         execution=execution_id,
     )
-    return bool(row and row["any"])
+    return lambda: bool(asked()[0]["any"])
 
 
 def read(connection: Connection, execution_id: int, limit: int) -> Reply[Inbox]:

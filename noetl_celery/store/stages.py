@@ -19,7 +19,6 @@ from noetl_celery.template.lazy import document
 def open_stages(connection: Connection, execution_id: int, openings: Iterable[Opening]) -> None:
     """Writes OPEN stages."""
     for opening in openings:
-        settings = opening.settings
         execute(
             connection,
             """
@@ -32,7 +31,7 @@ def open_stages(connection: Connection, execution_id: int, openings: Iterable[Op
             step=opening.step,
             visit=opening.visit,
             kind=opening.kind,
-            settings=Json({name: getattr(settings, name) for name in settings.__dataclass_fields__}),
+            settings=Json(opening.settings.document()),
             args=json_value(opening.args),
             previous=opening.previous,
         )
@@ -135,6 +134,14 @@ class Results(Mapping[str, Any]):
     def _value(self, stored: Any) -> Any:
         return self._opener.open(stored)
 
+    def know(self, step: str, value: Any) -> None:
+        """What this step's value is, as the transaction has written it."""
+        if step in self._steps:
+            self._known[step] = (True, self._value(self._document(value)))
+
+    def _document(self, value: Any) -> Any:
+        return document(value)
+
     def load(self, steps: Iterable[str]) -> dict[str, Any]:
         """The results of these steps as a dictionary, for use without the connection (if the opener needs none)."""
         return {step: self[step] for step in steps if step in self}
@@ -160,6 +167,9 @@ class TaskResults(Results):
 
     def _value(self, stored: Any) -> Any:
         return self._opener.open_each(stored)
+
+    def _document(self, value: Any) -> Any:
+        return _documents(value)
 
 
 class TableFacts:

@@ -260,8 +260,8 @@ def test_signals_are_consumed_by_the_ids_that_were_read(world: World) -> None:
     for _ in range(2):
         world.do(executions.save, ExecutionState(EXECUTION), Decision(), inbox.ids)
         assert world.column("SELECT data FROM noetl.signal") == [{"n": 2}]
-    assert world.do(signals.pending, EXECUTION)
-    assert not world.do(signals.pending, EXECUTION + 1)
+    assert world.do(signals.pending, EXECUTION)()
+    assert not world.do(signals.pending, EXECUTION + 1)()
 
 
 def test_a_signal_that_commits_out_of_order_is_not_lost(world: World) -> None:
@@ -271,8 +271,8 @@ def test_a_signal_that_commits_out_of_order_is_not_lost(world: World) -> None:
         world.do(signals.add, EXECUTION, "resume", **AGAIN)
         inbox = world.do(signals.read, EXECUTION, 10)()
         world.do(executions.save, ExecutionState(EXECUTION), Decision(), inbox.ids)
-        assert not world.do(signals.pending, EXECUTION)
-    assert world.do(signals.pending, EXECUTION)
+        assert not world.do(signals.pending, EXECUTION)()
+    assert world.do(signals.pending, EXECUTION)()
     assert [signal.type for signal in world.do(signals.read, EXECUTION, 10)().signals] == ["cancel"]
 
 
@@ -280,7 +280,7 @@ def test_timers_wait_and_unread_signals_are_announced_again(world: World) -> Non
     world.do(signals.add, EXECUTION, "stage.timeout", {"stage": 1}, republish_seconds=0.0, delay_seconds=60.0)
     world.do(signals.add, EXECUTION + 1, "start", republish_seconds=0.0)
     world.do(signals.add, EXECUTION + 1, "resume", republish_seconds=0.0)
-    assert not world.do(signals.pending, EXECUTION)
+    assert not world.do(signals.pending, EXECUTION)()
     assert world.do(signals.unread, limit=10, republish_seconds=8.0) == [EXECUTION + 1]
     assert world.do(signals.unread, limit=10, republish_seconds=8.0) == []
 
