@@ -19,8 +19,7 @@ from kombu.entity import Exchange, Queue
 from noetl_celery.errors import NoetlError, Unreachable
 from noetl_celery.hiding import hidden
 from noetl_celery.runtime import process as processes
-from noetl_celery.runtime.claim import run_claim
-from noetl_celery.runtime.onward import Onward, run_on
+from noetl_celery.runtime.onward import run_on
 from noetl_celery.runtime.publish import BODY, CLAIM, ORCHESTRATE, SWEEP, Publisher
 from noetl_celery.runtime.sweep import Sweeper
 from noetl_celery.runtime.sweep import sweep as run_sweep
@@ -98,25 +97,24 @@ app = create(load())
 publisher = Publisher(app)
 
 
-@app.task(name=ORCHESTRATE, throws=(NoetlError,))
-def orchestrate(execution: int) -> None:
-    """Decides what happens next in an execution."""
-    Onward(processes.current(), publisher).orchestrate(execution)
+@app.task(name=ORCHESTRATE, throws=(NoetlError,), bind=True)
+def orchestrate(self: Task[Any, Any], execution: int) -> None:
+    """Decides what happens next in an execution; a worker for bodies goes on with it."""
+    run_on(processes.current(), publisher, Dispatch("orchestrate", execution, queue=_body_queue(self)))
 
 
-@app.task(name=CLAIM, throws=(NoetlError,))
-def claim(execution: int, stage: int, claim: int) -> None:
+@app.task(name=CLAIM, throws=(NoetlError,), bind=True)
+def claim(self: Task[Any, Any], execution: int, stage: int, claim: int) -> None:
     """Asks a cursor's source for a frame of rows."""
-    process = processes.current()
-    run_claim(process, Onward(process, publisher), claim)
+    run_on(processes.current(), publisher, Dispatch("claim", execution, stage, claim, queue=_body_queue(self)))
 
 
 @app.task(name=BODY, ignore_result=False, bind=True)
 def body(self: Task[Any, Any], execution: int, stage: int, frame: int, lane: int) -> None:
     """Works through rows of a frame, and goes on. Never raises: a failed chord member would silence the callback."""
-    queue = (self.request.delivery_info or {}).get("routing_key", "")
     try:
-        run_on(processes.current(), publisher, Dispatch("lanes", execution, stage, frame, (lane,), queue))
+        message = Dispatch("lanes", execution, stage, frame, (lane,), _body_queue(self))
+        run_on(processes.current(), publisher, message)
     except NoetlError as error:
         log.error("lane %s of frame %s: %s", lane, frame, error)
     except Exception:
@@ -127,6 +125,12 @@ def body(self: Task[Any, Any], execution: int, stage: int, frame: int, lane: int
 def sweep() -> None:
     """Looks for what was lost; beat may run it beside the workers' own timer."""
     run_sweep(processes.current(), publisher)
+
+
+def _body_queue(task: Task[Any, Any]) -> str:
+    """The queue of bodies that a message came from; empty if it is none of those."""
+    queue = str((task.request.delivery_info or {}).get("routing_key", ""))
+    return "" if queue == CONTROL_QUEUE else queue
 
 
 _sweeper: Sweeper | None = None

@@ -22,6 +22,7 @@ from noetl_celery.submission import Playbook, checked_workload, read_playbook
 if TYPE_CHECKING:
     import psycopg
 
+    from noetl_celery.plans import Plans
     from noetl_celery.playbook.plan import Plan
     from noetl_celery.runtime.publish import Publisher
     from noetl_celery.store.db import Connection, Database
@@ -71,6 +72,7 @@ class Noetl:
         self._db: Database | None = None
         self._publisher: Publisher | None = None
         self._news: News | None = None
+        self._plans: Plans | None = None
         self._reached = False
 
     def __enter__(self) -> Self:
@@ -119,10 +121,11 @@ class Noetl:
         from noetl_celery.ids import new_id
         from noetl_celery.playbook.workload import workload_of
         from noetl_celery.store import executions
+        from noetl_celery.store.decisions import start_queue
 
         overrides = checked_workload(workload)
         entry = self._entry(path)
-        plan = read_playbook(entry["file"] or path, text=entry["content"]).compiled.plan
+        plan = self._known_plans().of(entry)
         execution_id = new_id()
         complete = checked_workload(workload_of(plan, overrides, execution_id))
 
@@ -136,7 +139,7 @@ class Noetl:
 
         self.run(write)
         faults.reached("submit.committed")
-        return Execution(self, execution_id, announced=self.announce(execution_id))
+        return Execution(self, execution_id, announced=self.announce(execution_id, start_queue(plan)))
 
     def execution(self, execution_id: int | str) -> Execution:
         """An execution by its id. Raises ``NotFound``, ``InputError`` for what is no id, ``ServiceError``."""
@@ -169,11 +172,11 @@ class Noetl:
 
         return prune(self.run, older_than, dry_run=dry_run, told=told)
 
-    def announce(self, execution_id: int) -> bool:
+    def announce(self, execution_id: int, queue: str = CONTROL_QUEUE) -> bool:
         """Tells the workers that something waits for this execution. False if Redis is away; never raises for that."""
         with _MAKING_PUBLISHER:
             publisher = self._publisher = self._publisher or _publisher(self.settings)
-        return publisher.orchestrate(execution_id)
+        return publisher.orchestrate(execution_id, queue)
 
     def run(self, work: Callable[[Connection], T], *, patience_seconds: float | None = None) -> T:
         """Runs ``work``, which must be re-runnable, in a transaction. PostgreSQL's errors become ours here.
@@ -215,12 +218,7 @@ class Noetl:
 
     def plan(self, catalog_id: int) -> Plan:
         """The plan of a registered version. Raises ``NotFound``, ``PlaybookInvalid`` if this process cannot read it."""
-        from noetl_celery.store import catalog
-
-        entry = self.read(lambda connection: catalog.get(connection, catalog_id))
-        if entry is None:
-            raise NotFound(f"the catalog has no entry {catalog_id}")
-        return read_playbook(entry["file"] or entry["path"], text=entry["content"]).compiled.plan
+        return self.read(lambda connection: self._known_plans().get(connection, catalog_id))
 
     def _refused(self, error: psycopg.Error) -> ServiceError:
         """What to say about a statement that PostgreSQL refused; never its parameters."""
@@ -234,6 +232,15 @@ class Noetl:
             except ServiceError as reason:
                 return reason
         return ServiceError(f"PostgreSQL refused a statement: {first_line(error)}")
+
+    def _known_plans(self) -> Plans:
+        from noetl_celery.cursors.registry import CursorRegistry
+        from noetl_celery.plans import Plans
+        from noetl_celery.tools.registry import ToolRegistry
+
+        if self._plans is None:
+            self._plans = Plans(ToolRegistry(), CursorRegistry())
+        return self._plans
 
     def _entry(self, path: str) -> Mapping[str, Any]:
         from noetl_celery.store import catalog

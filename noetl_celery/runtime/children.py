@@ -16,6 +16,7 @@ from noetl_celery.runtime.process import Process
 from noetl_celery.store import catalog, children, executions, stages
 from noetl_celery.store.children import NewChild
 from noetl_celery.store.db import Connection
+from noetl_celery.store.decisions import start_queue
 from noetl_celery.store.loaders import Limits
 from noetl_celery.store.results import Opener
 from noetl_celery.template import jsonable
@@ -39,7 +40,7 @@ def new_child(process: Process, stage: StageNames, call: Call, position: Positio
     except TypeError as error:
         raise ToolError(ErrorInfo("result_type", f"the input of '{call.path}' cannot be kept: {error}")) from error
     iter_ = {key: value for key, value in position.iter.items() if key != "parent" or value}
-    return NewChild(execution_id, catalog_id, plan.path, workload, iter_, depth, call.timeout)
+    return NewChild(execution_id, catalog_id, plan.path, workload, iter_, depth, call.timeout, start_queue(plan))
 
 
 def _registered(process: Process, connection: Connection, call: Call) -> tuple[int, Any]:

@@ -323,7 +323,7 @@ class Lane:
             self.back.append((row.index, end.position.document() | {"child": None}, retries))
             return
         faults.reached("lane.child_started")
-        self.onward.publisher.orchestrate(end.child.execution_id)
+        self.onward.publisher.orchestrate(end.child.execution_id, end.child.queue)
         self._in_order()
 
     def _in_order(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -145,9 +144,9 @@ def opened(
     execution_id = state.execution_id
     results = stages.Results(connection, execution_id, wanted, opener)
     task_results = stages.TaskResults(connection, execution_id, wanted, opener)
-    closed = Counter(closing.step for closing in decision.closings)
+    closed = [closing.step for closing in decision.closings]
     for closing in decision.closings:
-        if closing.status != "CANCELLED" and closed[closing.step] == 1:
+        if closing.status != "CANCELLED" and closed.count(closing.step) == 1:
             results.know(closing.step, closing.result)
             if closing.task_results is not None:
                 task_results.know(closing.step, closing.task_results)

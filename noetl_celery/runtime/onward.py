@@ -229,18 +229,27 @@ def _following() -> Iterator[None]:
         raise _Failed(f"{type(error).__name__}: {error}") from error
 
 
-def run_on(process: Process, publisher: Messages, lane: Dispatch) -> None:
-    """Works on a lane (``noetl.body``), then on what follows. Safe to run any number of times, as its parts are."""
-    onward = Onward(process, publisher, lane.queue)
-    first = Lane(process, onward, lane)
-    if first.start_alone():
-        onward.keep(first)
+def run_on(process: Process, publisher: Messages, message: Dispatch) -> None:
+    """Does what a message asks for, then what follows; ``message.queue`` is that of a worker for bodies, or empty.
+
+    Safe to run any number of times, as its parts are.
+    """
+    onward = Onward(process, publisher, message.queue or None)
+    following: Lane | Dispatch | None = message
     try:
-        while (following := onward.taken()) is not None:
-            if isinstance(following, Lane):
-                following.run()
-            else:
-                run_claim(process, onward, following.target)
+        while following is not None:
+            match following:
+                case Lane():
+                    following.run()
+                case Dispatch(kind="lanes"):
+                    lane = Lane(process, onward, following)
+                    if lane.start_alone():
+                        onward.keep(lane)
+                case Dispatch(kind="claim"):
+                    run_claim(process, onward, following.target)
+                case Dispatch():
+                    onward.orchestrate(following.execution_id)
+            following = onward.taken()
     except BaseException:
         onward.let_go()
         raise

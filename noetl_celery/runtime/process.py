@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import struct
@@ -16,23 +17,23 @@ from noetl_celery import hiding
 from noetl_celery.cursors.registry import CursorRegistry
 from noetl_celery.errors import ErrorInfo, NoetlError, ToolError
 from noetl_celery.ids import new_id
-from noetl_celery.playbook import compile_playbook
-from noetl_celery.playbook.plan import Plan
+from noetl_celery.plans import Plans
 from noetl_celery.runtime.beginnings import Beginnings
 from noetl_celery.runtime.pace import Pace
 from noetl_celery.runtime.pulse import Pulse
 from noetl_celery.settings import Settings, load
-from noetl_celery.store import catalog
 from noetl_celery.store.credentials import Vault
-from noetl_celery.store.db import Connection, Database
+from noetl_celery.store.db import Database
 from noetl_celery.tools import pg
 from noetl_celery.tools.limits import Limits, set_limits
 from noetl_celery.tools.registry import ToolRegistry
 
 #: seconds that a process remembers a credential, so that a changed one is soon used
 CREDENTIAL_SECONDS = 30.0
-PLANS_KEPT = 64
 STAGES_KEPT = 1000
+#: Python looks for garbage in circles after so many new objects, and for older ones. A step makes a thousand objects,
+#: hardly one of them in a circle: by the defaults (700, 10, 10) a fifth of its time went there
+COLLECTS = 20_000, 20, 20
 #: never reached by rows that end; those that never do may not be in the way of others
 MOST_THREADS = 10_000
 
@@ -82,33 +83,6 @@ def rows_abandoned() -> bool:
 
 def _stops_at() -> float:
     return float(struct.unpack_from("d", _stop_at)[0])
-
-
-class Plans:
-    """Compiled plans by catalog id. A catalog version never changes, so a plan never goes stale."""
-
-    def __init__(self, tools: ToolRegistry, cursors: CursorRegistry) -> None:
-        self._tools, self._cursors = tools, cursors
-        self._plans: OrderedDict[int, Plan] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, connection: Connection, catalog_id: int) -> Plan:
-        """The plan of a registered version; compiled at its first use in this process."""
-        with self._lock:
-            plan = self._plans.get(catalog_id)
-            if plan is not None:
-                self._plans.move_to_end(catalog_id)
-                return plan
-        entry = catalog.get(connection, catalog_id)
-        if entry is None:
-            raise NoetlError(f"the catalog has no entry {catalog_id}; was it deleted while an execution used it?")
-        file = entry["file"] or entry["path"]
-        plan = compile_playbook(entry["content"], file=file, tools=self._tools, cursors=self._cursors, warn=False).plan
-        with self._lock:
-            self._plans[catalog_id] = plan
-            while len(self._plans) > PLANS_KEPT:
-                self._plans.popitem(last=False)
-        return plan
 
 
 class Process:
@@ -181,6 +155,8 @@ def current(settings: Settings | None = None) -> Process:
         if _current is None or _pid != os.getpid():
             _current, _pid = Process(settings or load()), os.getpid()
             _current.start()
+            gc.freeze()
+            gc.set_threshold(*COLLECTS)
         return _current
 
 

@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 from redis.exceptions import RedisError
 
+from noetl_celery.settings import CONTROL_QUEUE
 from noetl_celery.store.outbox import Dispatch
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class Messages(Protocol):
 
     def dispatch(self, dispatches: Iterable[Dispatch]) -> bool: ...
 
-    def orchestrate(self, execution_id: int) -> bool: ...
+    def orchestrate(self, execution_id: int, queue: str = CONTROL_QUEUE) -> bool: ...
 
 
 class Publisher:
@@ -74,11 +75,10 @@ class Publisher:
         with self._app.producer_or_acquire() as producer:
             return [producer.channel.client, self._app.backend.client]
 
-    def orchestrate(self, execution_id: int) -> bool:
+    def orchestrate(self, execution_id: int, queue: str = CONTROL_QUEUE) -> bool:
         """Asks for somebody to look at the execution's signals. False if the broker is away."""
-        return self._send(
-            lambda: self._app.send_task(ORCHESTRATE, kwargs={"execution": execution_id}, ignore_result=True)
-        )
+        ids = {"execution": execution_id}
+        return self._send(lambda: self._app.send_task(ORCHESTRATE, kwargs=ids, queue=queue, ignore_result=True))
 
     def dispatch(self, dispatches: Iterable[Dispatch]) -> bool:
         """Publishes claims, and the lanes of frames: several as one chord whose callback orchestrates, the re-claim;

@@ -25,6 +25,8 @@ class NewChild:
     parent_iter: Mapping[str, Any]
     depth: int
     timeout: float | None
+    #: where it is looked at first
+    queue: str
 
 
 @dataclass(frozen=True, slots=True)

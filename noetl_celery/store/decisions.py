@@ -25,6 +25,13 @@ def body_queue(plan: Plan, step: str, settings: Settings) -> str:
     return f"{BODY_QUEUE}.{pool}" if pool in settings.own_pools else BODY_QUEUE
 
 
+def start_queue(plan: Plan) -> str:
+    """Where a new execution is looked at first: by a worker for bodies, if that may go on with what comes of it."""
+    first = plan.steps[plan.entry]
+    runs_here = first.tasks and (first.pool or plan.pool) is None and (first.loop is None or first.loop.cursor is None)
+    return BODY_QUEUE if runs_here else CONTROL_QUEUE
+
+
 def apply(
     connection: Connection,
     plan: Plan,

@@ -14,12 +14,13 @@ import psycopg
 from psycopg.rows import dict_row
 
 from noetl_celery.ids import new_id
+from noetl_celery.plans import Plans
 from noetl_celery.playbook import compile_playbook
 from noetl_celery.runtime import process as processes
 from noetl_celery.runtime.claim import run_claim
 from noetl_celery.runtime.lane import Lane
 from noetl_celery.runtime.onward import After, Onward, run_on
-from noetl_celery.runtime.process import Plans, Process
+from noetl_celery.runtime.process import Process
 from noetl_celery.settings import Settings
 from noetl_celery.store import catalog, executions, verify
 from noetl_celery.store.credentials import Vault
@@ -45,7 +46,7 @@ class FakePublisher:
     def mark(self, seconds: float) -> bool:
         return not self.away
 
-    def orchestrate(self, execution_id: int) -> bool:
+    def orchestrate(self, execution_id: int, queue: str = "") -> bool:
         if not self.away:
             self.sent.append(execution_id)
         return not self.away

@@ -53,7 +53,7 @@ def test_threads_that_announce_at_once_share_one_publisher(monkeypatch: pytest.M
     both = threading.Barrier(2)
 
     class Fake:
-        def orchestrate(self, execution_id: int) -> bool:
+        def orchestrate(self, execution_id: int, queue: str) -> bool:
             return True
 
     def make(settings: Settings) -> Fake:

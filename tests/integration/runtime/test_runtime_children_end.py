@@ -21,6 +21,7 @@ from families import (
 from world import World, in_thread, wait_for, withdraw_stop
 
 from noetl_celery.errors import ErrorInfo, ToolError
+from noetl_celery.settings import BODY_QUEUE
 from noetl_celery.store import signals
 
 pytestmark = pytest.mark.integration
@@ -225,9 +226,8 @@ def test_whoever_stops_a_stage_waits_for_a_child_that_is_being_started(world: Wo
         frame,
     )
     world.do(rows.take, frame, 5, 0, floor=0, limit=1, suspects=True)
-    new = children.NewChild(
-        new_id(), world.value("SELECT min(catalog_id) FROM noetl.catalog"), "test/child", {}, {}, 1, None
-    )
+    catalog_id = world.value("SELECT min(catalog_id) FROM noetl.catalog")
+    new = children.NewChild(new_id(), catalog_id, "test/child", {}, {}, 1, None, BODY_QUEUE)
     place = children.Place(parent, stage, "call", frame, 5, 0)
     tell(world, parent, "cancel")
     with world.process.db.begin() as connection:

@@ -13,7 +13,9 @@ from noetl_celery import faults
 from noetl_celery.errors import ErrorInfo, ToolError
 from noetl_celery.runtime import onward as module
 from noetl_celery.runtime.lane import Lane
+from noetl_celery.settings import BODY_QUEUE
 from noetl_celery.store import executions
+from noetl_celery.store.outbox import Dispatch
 
 pytestmark = pytest.mark.integration
 
@@ -58,6 +60,26 @@ def test_a_chain_is_one_message_and_a_commit_for_each_step(together: World) -> N
     assert [call["item"] for call in together.probe.calls] == [1, 2, 3]
     assert together.value("SELECT count(*) FROM noetl.outbox") == 0
     assert together.settle(execution) == "COMPLETED"
+
+
+def test_a_worker_for_bodies_begins_an_execution_and_goes_on_with_it(together: World) -> None:
+    execution = together.submit(CHAIN)
+    before = commits(together)
+    module.run_on(together.process, together.publisher, Dispatch("orchestrate", execution, queue=BODY_QUEUE))
+    assert together.status(execution) == "COMPLETED"
+    assert commits(together) - before <= 1 + 3 + 4
+    assert not together.publisher.sent
+    assert together.settle(execution) == "COMPLETED"
+
+
+@pytest.mark.parametrize("pool", ["", "big"])
+def test_a_lane_of_another_queue_is_left_to_its_workers(together: World, pool: str) -> None:
+    together.process.settings = together.settings.model_copy(update={"pools": pool})
+    execution = together.submit(CHAIN.replace("workflow:", "executor: {spec: {pool: big}}\nworkflow:"))
+    module.run_on(together.process, together.publisher, Dispatch("orchestrate", execution, queue=BODY_QUEUE))
+    assert (together.status(execution) == "COMPLETED") == (not pool)
+    queues = [message.queue for message in together.publisher.sent if isinstance(message, Dispatch)]
+    assert queues == ([f"{BODY_QUEUE}.big"] if pool else [])
 
 
 def test_a_worker_claims_for_itself_what_it_works_on_next(queue: World, database: str) -> None:
@@ -120,15 +142,15 @@ def test_what_cannot_be_decided_now_undoes_nothing(
 
 def test_a_lane_that_cannot_start_is_left_to_a_message(together: World, monkeypatch: pytest.MonkeyPatch) -> None:
     execution = together.begin(CHAIN)
-    real, failed = Lane.start, []
+    real, failed = Lane.take_first, []
 
-    def start(self: Lane, connection: Any) -> bool:
+    def take_first(self: Lane, *args: Any) -> Any:
         if len(failed) == 0 and together.probe.calls:
             failed.append(self)
             raise ToolError(ErrorInfo("credential", "there is no such thing"))
-        return real(self, connection)
+        return real(self, *args)
 
-    monkeypatch.setattr(Lane, "start", start)
+    monkeypatch.setattr(Lane, "take_first", take_first)
     together.deliver()
     assert failed
     assert len(together.probe.calls) == 3

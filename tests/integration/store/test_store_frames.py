@@ -65,6 +65,23 @@ def finish(world: World, *indexes: int, run: int = RUN, ok: bool = True) -> rows
     return end
 
 
+def test_a_frame_is_made_with_its_first_lane(world: World) -> None:
+    first = frames.FirstLane(RUN, WORKER, 3, 2, lease_seconds=10.0, heartbeat_seconds=5.0)
+    asked = frames.Asked("b", 30.0, first)
+    with world.process.db.begin() as connection:
+        frame = new_frame(row_concurrency=4, lanes=2)
+        others = frames.create(connection, frame, asked)
+        assert first.taken() == [(n, {"id": n}) for n in range(3)]
+    assert [(other.target, other.lanes, other.queue) for other in others] == [(FRAME, (1,), "b")]
+    assert world.rows(FRAME) == ["TAKEN"] * 3 + ["READY"]
+    assert world.q("SELECT lane, taken_by FROM noetl.row WHERE row_index = 2") == [{"lane": 0, "taken_by": RUN}]
+    assert world.column("SELECT begun FROM noetl.run WHERE run_id = %s", RUN) == [[0, 1]]
+    assert world.column("SELECT lane FROM noetl.outbox") == [1]
+    assert not begin(world, RUN + 1), "nobody asks for the lane"
+    assert finish(world, 0, 1, 2) == rows.FrameEnd(False, False)
+    assert world.value("SELECT lane_requests - lane_starts FROM noetl.frame") == 1
+
+
 def frame(world: World) -> dict[str, Any]:
     return world.q("SELECT * FROM noetl.frame WHERE frame_id = %s", FRAME)[0]
 
