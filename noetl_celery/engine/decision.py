@@ -33,7 +33,7 @@ class ClaimSpec:
     """A ticket to ask the source of a cursor stage up to ``budget`` times.
 
     ``sole``: nothing of the stage was open when it was issued, so an empty answer drains it.
-    ``more``: further claims may be due as soon as this one is filled (``max_in_flight`` > 1).
+    ``more``: further claims may be due as soon as this one is filled; else there is time for that until its frame ends.
     """
 
     claim_id: int

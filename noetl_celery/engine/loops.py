@@ -122,7 +122,8 @@ def _issue(stage: StageState, new_id: Callable[[], int], *, sole: bool) -> Claim
     stage.sole = sole
     stage.claimed += 1
     reclaim, stage.reclaim = stage.reclaim, False
-    more = settings.max_in_flight > budget
+    # Any other's budget is counted already: that it was filled changes nothing.
+    more = budget > 1 or (sole and settings.max_in_flight > budget)
     return ClaimSpec(new_id(), stage.stage_id, stage.claimed - 1, budget, sole, more, reclaim)
 
 

@@ -281,7 +281,8 @@ class RowRunner:
 
     def _end(self, end: Done | Failed, pipeline: Pipeline, taken: TakenRow, retries: int) -> Ended:
         position = pipeline.position
-        meta = _meta(position.output)
+        # For the arcs of a plain step; those of a loop ask about all of its rows.
+        meta = _meta(position.output) if self._stage.step.loop is None else None
         data = end.data if isinstance(end, Done) else (position.output or {}).get("data")
         try:
             result, by_task, bodies = self._kept(data, pipeline)
@@ -382,7 +383,7 @@ def _iter(stage: StageNames, taken: TakenRow) -> dict[str, Any]:
 
 
 def _meta(envelope: Mapping[str, Any] | None) -> str | None:
-    """The small parts of the last envelope, for the arcs of a plain step; response headers stay out."""
+    """The small parts of the last envelope; response headers stay out."""
     if not envelope:
         return None
     http = {key: value for key, value in envelope["http"].items() if key != "headers"}
