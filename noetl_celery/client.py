@@ -38,6 +38,8 @@ PATIENCE_SECONDS = 2.0
 #: how long Redis may take; a missed announcement costs time only
 BROKER_SECONDS = 3
 _LARGEST_ID = 2**63 - 1
+#: how long workers have to say what they take
+ANSWER_SECONDS = 1.0
 #: one thread at a time imports Celery: its modules are lazy, and another thread may find them half made
 _MAKING_PUBLISHER = threading.Lock()
 
@@ -174,9 +176,16 @@ class Noetl:
 
     def announce(self, execution_id: int, queue: str = CONTROL_QUEUE) -> bool:
         """Tells the workers that something waits for this execution. False if Redis is away; never raises for that."""
+        return self._messages().orchestrate(execution_id, queue)
+
+    def queues(self) -> frozenset[str] | None:
+        """The queues that workers take now, which takes a moment to ask. None if Redis is away; never raises."""
+        return self._messages().queues(ANSWER_SECONDS)
+
+    def _messages(self) -> Publisher:
         with _MAKING_PUBLISHER:
-            publisher = self._publisher = self._publisher or _publisher(self.settings)
-        return publisher.orchestrate(execution_id, queue)
+            self._publisher = self._publisher or _publisher(self.settings)
+            return self._publisher
 
     def run(self, work: Callable[[Connection], T], *, patience_seconds: float | None = None) -> T:
         """Runs ``work``, which must be re-runnable, in a transaction. PostgreSQL's errors become ours here.

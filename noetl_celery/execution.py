@@ -12,6 +12,7 @@ from noetl_celery.report import Snapshot, StepProgress, brief_error, build_repor
 
 if TYPE_CHECKING:
     from noetl_celery.client import Noetl
+    from noetl_celery.explanation import Reason
     from noetl_celery.store.db import Connection
     from noetl_celery.store.ledger import Books
     from noetl_celery.store.results import Opener
@@ -21,6 +22,7 @@ FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.05, 0.5
 #: how long PostgreSQL may be away once it was reached
 AWAY_SECONDS = 60.0
 EVENT_PAGE = 1000
+ROW_PAGE = 1000
 #: events that commit late may have an earlier id than ones already seen; so far back we look again
 EVENT_OVERLAP = 10_000
 
@@ -213,6 +215,40 @@ class Execution:
         from noetl_celery.store import ledger
 
         return self._client.read(lambda connection: ledger.of_execution(connection, self.id))
+
+    def rows(self, step: str, *, failed: bool = False) -> Iterator[dict[str, Any]]:
+        """The rows of the last visit of a step, or only those that failed, in order; read page by page.
+
+        Each as :func:`noetl_celery.store.browse.rows` has it. Raises ``NotFound`` for a step that was never entered.
+        """
+        from noetl_celery.store import browse
+
+        stage = self._client.read(lambda connection: browse.last_stage(connection, self.id, step))
+        if stage is None:
+            entered = ", ".join(line["step_name"] for line in self.steps())
+            hint = f"these were: {entered}" if entered else "no step was"
+            raise NotFound(f"execution {self.id} has not entered a step '{step}'", hint=hint)
+        after = browse.START
+        while page := self._client.read(
+            lambda c, at=after: browse.rows(c, stage["stage_id"], after=at, limit=ROW_PAGE, failed=failed)  # type: ignore[misc]
+        ):
+            yield from page
+            after = page[-1]["frame"], page[-1]["frame_id"], page[-1]["row"]
+
+    def explain(self) -> list[Reason]:
+        """Why it is where it is, in words, with what to do. Workers are asked which queues they take (a second).
+
+        Raises ``NotFound``, ``ServiceError``.
+        """
+        from noetl_celery.explanation import explain
+        from noetl_celery.store import situation
+
+        dead = self._client.settings.dead_after_seconds
+        found = self._client.read(lambda c: situation.of(c, self.id, dead_after_seconds=dead))
+        if found is None:
+            raise NotFound(f"there is no execution {self.id}", hint="`noetl-celery list` shows the latest ones")
+        ended = found.execution["status"] in FINAL
+        return explain(found, None if ended else self._client.queues())
 
     def events(self, after: int = 0, *, follow: bool = False) -> Iterator[dict[str, Any]]:
         """What happened, oldest first, from behind the event id ``after``; with ``follow`` until the execution ends."""

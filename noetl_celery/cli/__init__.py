@@ -19,9 +19,11 @@ from typer.core import TyperGroup
 
 from noetl_celery.cli import console, control, credentials, database, executions, playbooks
 from noetl_celery.cli.doctor import doctor
+from noetl_celery.cli.explain import explain
 from noetl_celery.cli.lint import lint
 from noetl_celery.cli.plan import plan
 from noetl_celery.cli.prune import prune
+from noetl_celery.cli.rows import rows
 from noetl_celery.cli.schema import schema
 from noetl_celery.errors import NoetlError
 
@@ -68,6 +70,8 @@ app.command()(control.resume)
 app.command()(control.retry)
 app.command()(executions.events)
 app.command()(executions.result)
+app.command()(rows)
+app.command()(explain)
 app.command("list")(executions.list_)
 app.command()(lint)
 app.command()(plan)

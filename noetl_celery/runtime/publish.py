@@ -70,6 +70,16 @@ class Publisher:
 
         return self._send(leave)
 
+    def queues(self, seconds: float) -> frozenset[str] | None:
+        """The queues that workers take, of those that answer within ``seconds``. None if Redis is away."""
+        found: set[str] = set()
+
+        def look() -> None:
+            answers = self._app.control.inspect(timeout=seconds).active_queues() or {}
+            found.update(queue["name"] for queues in answers.values() for queue in queues)
+
+        return frozenset(found) if self._send(look) else None
+
     def _clients(self) -> list[Redis]:
         """Of the broker and of the result backend, which may be two servers: lanes need both, as chords."""
         with self._app.producer_or_acquire() as producer:

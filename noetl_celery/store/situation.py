@@ -1,0 +1,140 @@
+"""What an execution waits for, as the tables have it. Reads only; times are seconds from now, by PostgreSQL's clock.
+
+Each is a list of rows, few of them: whoever wants all rows of a step asks :mod:`noetl_celery.store.browse`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from noetl_celery.store.db import Connection, Rows, every, one
+from noetl_celery.store.health import CONNECTED
+
+#: of each kind so many are named
+SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """``execution``: its record. ``signals``: unread ones that are due, by type. ``stages``: open ones. ``tickets``,
+    ``dispatches``, ``runs``, ``sleepers`` (parked rows): by stage, see the functions below. ``workers``: how many
+    processes are alive."""
+
+    execution: Mapping[str, Any]
+    signals: Rows
+    stages: Rows
+    tickets: Rows
+    dispatches: Rows
+    runs: Rows
+    sleepers: Rows
+    workers: int
+
+
+def of(connection: Connection, execution_id: int, *, dead_after_seconds: float) -> Situation | None:
+    """None if there is no such execution."""
+    execution = one(
+        connection,
+        """
+        SELECT execution_id, path, status, error, parent_execution_id,
+               extract(epoch FROM clock_timestamp() - created_at)::float8 AS age
+        FROM noetl.execution WHERE execution_id = %(id)s
+        """,
+        id=execution_id,
+    )
+    if execution is None:
+        return None
+    values = {"id": execution_id, "dead": dead_after_seconds, "shown": SHOWN}
+    alive = one(connection, f"SELECT count(*) AS n FROM noetl.worker w WHERE {_ALIVE}", **values)
+    return Situation(
+        execution,
+        signals=every(connection, _SIGNALS, **values),
+        stages=every(connection, _STAGES, **values),
+        tickets=every(connection, _TICKETS, **values),
+        dispatches=every(connection, _DISPATCHES, **values),
+        runs=every(connection, _RUNS, **values),
+        sleepers=every(connection, _SLEEPERS, **values),
+        workers=int(alive["n"]) if alive else 0,
+    )
+
+
+_ALIVE = f"({CONNECTED} OR w.seen_at > clock_timestamp() - %(dead)s * interval '1 second')"
+
+_SIGNALS = """
+    SELECT type, count(*) AS count, max(published) AS published,
+           max(extract(epoch FROM clock_timestamp() - due_at))::float8 AS since,
+           min(extract(epoch FROM publish_at - clock_timestamp()))::float8 AS again
+    FROM noetl.signal WHERE execution_id = %(id)s AND due_at <= clock_timestamp() GROUP BY type ORDER BY type
+"""
+
+_STAGES = """
+    SELECT s.stage_id, s.step_name AS step, s.kind, s.visit,
+           extract(epoch FROM clock_timestamp() - s.opened_at)::float8 AS age,
+           (SELECT min(extract(epoch FROM due_at - clock_timestamp()))::float8 FROM noetl.signal t
+            WHERE t.execution_id = s.execution_id AND t.type = 'stage.timeout'
+              AND (t.data ->> 'stage')::bigint = s.stage_id) AS time_left,
+           f.ready, f.parked
+    FROM noetl.stage s
+    LEFT JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE r.status = 'READY') AS ready,
+               count(*) FILTER (WHERE r.status = 'PARKED') AS parked
+        FROM noetl.frame f JOIN noetl.row r USING (frame_id) WHERE f.stage_id = s.stage_id AND f.status = 'RUNNING'
+    ) f ON true
+    WHERE s.execution_id = %(id)s AND s.status = 'OPEN' ORDER BY s.opened_at, s.stage_id
+"""
+
+#: claim tickets that are not answered: who asks the source, or how often it failed and when it is asked again
+_TICKETS = f"""
+    SELECT c.stage_id, c.status, c.attempts, w.host, w.pid, {_ALIVE} AS alive, o.queue, o.published,
+           extract(epoch FROM o.publish_at - clock_timestamp())::float8 AS again,
+           extract(epoch FROM r.lease_until - clock_timestamp())::float8 AS lease,
+           (SELECT e.result -> 'error' FROM noetl.event e
+            WHERE e.execution_id = c.execution_id AND e.stage_id = c.stage_id AND e.event_type = 'claim.retry'
+              AND e.created_at >= c.created_at
+            ORDER BY e.event_id DESC LIMIT 1) AS error
+    FROM noetl.claim c LEFT JOIN noetl.outbox o ON o.claim_id = c.claim_id
+    LEFT JOIN noetl.run r ON r.run_id = c.taken_by LEFT JOIN noetl.worker w ON w.worker_id = r.worker_id
+    WHERE c.execution_id = %(id)s AND c.status IN ('OPEN', 'TAKEN') ORDER BY c.claim_id LIMIT %(shown)s
+"""
+
+#: lanes that wait for a worker
+_DISPATCHES = """
+    SELECT stage_id, queue, count(*) AS count, max(published) AS published,
+           min(extract(epoch FROM publish_at - clock_timestamp()))::float8 AS again
+    FROM noetl.outbox WHERE execution_id = %(id)s AND frame_id IS NOT NULL
+    GROUP BY stage_id, queue ORDER BY stage_id, queue
+"""
+
+#: lanes at work, by process; the first lease that ends
+_RUNS = f"""
+    SELECT f.stage_id, w.host, w.pid, coalesce({_ALIVE}, false) AS alive, count(*) AS lanes,
+           sum(coalesce(cardinality(r.begun), 0)) AS begun,
+           min(extract(epoch FROM r.lease_until - clock_timestamp()))::float8 AS lease
+    FROM noetl.run r JOIN noetl.frame f ON f.frame_id = r.frame_id LEFT JOIN noetl.worker w USING (worker_id)
+    WHERE r.execution_id = %(id)s GROUP BY f.stage_id, w.worker_id, w.host, w.pid, w.seen_at
+    ORDER BY alive, w.host, w.pid LIMIT %(shown)s
+"""
+
+#: parked rows: those that go on first, and why they were tried again; the child that a row waits for
+_SLEEPERS = """
+    SELECT f.stage_id, f.frame_index AS frame, r.row_index AS row, r.retries, r.waits_for, child.status AS child,
+           extract(epoch FROM w.due_at - clock_timestamp())::float8 AS seconds, said.attempt, said.attempts, said.error
+    FROM noetl.frame f JOIN noetl.row r USING (frame_id)
+    LEFT JOIN noetl.wakeup w ON w.frame_id = r.frame_id AND w.row_index = r.row_index
+    LEFT JOIN noetl.execution child ON child.execution_id = r.waits_for
+    LEFT JOIN LATERAL (
+        SELECT coalesce(one ->> 'attempt', e.meta -> 'retry' ->> 'attempt_number')::int AS attempt,
+               (e.meta -> 'retry' ->> 'max_attempts')::int AS attempts,
+               coalesce(one -> 'error', e.result -> 'error') AS error
+        FROM noetl.event e
+        LEFT JOIN LATERAL jsonb_array_elements(coalesce(e.result -> 'rows', '[]')) AS one
+             ON (one ->> 'row')::int = r.row_index
+        WHERE e.execution_id = f.execution_id AND e.frame_id = f.frame_id AND e.created_at >= f.created_at
+          AND e.event_type IN ('task.retry', 'retry_scheduled')
+          AND coalesce(one ->> 'row', e.result ->> 'row')::int = r.row_index
+        ORDER BY e.event_id DESC LIMIT 1
+    ) said ON true
+    WHERE f.execution_id = %(id)s AND f.status = 'RUNNING' AND r.status = 'PARKED'
+    ORDER BY w.due_at NULLS LAST, f.frame_id, r.row_index LIMIT %(shown)s
+"""
