@@ -25,15 +25,15 @@ from noetl_celery.store.stages import TableFacts
 
 log = logging.getLogger(__name__)
 
-#: takes the first lane of a frame that is being made, with the names of its stage, if the queue is its own
-TakeFirst = Callable[[Callable[[], StageNames | None], NewFrame, str], FirstLane | None]
+#: keeps the first lane of a frame that is being made, with the names of its stage, for this worker if the queue is its
+Keep = Callable[[Callable[[], StageNames | None], NewFrame, str], FirstLane | None]
 
 
-def decide(process: Process, connection: Connection, execution_id: int, take_first: TakeFirst) -> list[Dispatch] | None:
+def decide(process: Process, connection: Connection, execution_id: int, keep: Keep) -> list[Dispatch] | None:
     """One pass over an execution, in the caller's transaction; returns what to publish after the commit.
 
-    None if somebody else holds the execution, or nothing waits. ``take_first``: who asks may keep the first lane of a
-    frame that comes of it.
+    None if somebody else holds the execution, or nothing waits. ``keep``: who asks may keep the first lane of a frame
+    that comes of it.
     """
     try:
         lock = executions.lock(connection, execution_id)
@@ -54,12 +54,13 @@ def decide(process: Process, connection: Connection, execution_id: int, take_fir
     if state.turns > before:
         told = Event(TURN, state.status, context=turn.record(state), node_type="playbook", book=True)
         decision.events.insert(0, told)
-    written = (inbox.ids, process.settings, new_id)
 
     def first(part: Opening | Slice, frame: NewFrame, queue: str) -> FirstLane | None:
-        return take_first(lambda: _names(process, connection, plan, state, decision, part), frame, queue)
+        return keep(lambda: _names(process, connection, plan, state, decision, part), frame, queue)
 
-    dispatches = decisions.apply(connection, plan, state, decision, *written, first)
+    dispatches = decisions.apply(
+        connection, plan, state, decision, read=inbox.ids, settings=process.settings, new_id=new_id, take_first=first
+    )
     if state.status in FINAL:
         signals.drop_timers(connection, execution_id)
         news.tell_end(connection, execution_id)

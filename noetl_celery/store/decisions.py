@@ -37,6 +37,7 @@ def apply(
     plan: Plan,
     state: ExecutionState,
     decision: Decision,
+    *,
     read: Sequence[int],
     settings: Settings,
     new_id: Callable[[], int],

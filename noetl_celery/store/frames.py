@@ -272,9 +272,9 @@ def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> N
     ending(connection, frame_id, None, republish_seconds=republish_seconds)()
 
 
-def ending(connection: Connection, frame_id: int, run_id: int | None, *, republish_seconds: float) -> Reply[bool]:
-    """The same, asked for together with what else is sent: the rest is done when the reply is looked at. False: it has
-    open rows, or has ended before. ``run_id`` ends with the frame."""
+def ending(connection: Connection, frame_id: int, run_id: int | None, *, republish_seconds: float) -> Reply[None]:
+    """The same, sent together with what comes next: the rest is done when its reply is looked at. ``run_id`` ends with
+    the frame."""
     ended = ask(
         connection,
         f"""
@@ -302,10 +302,10 @@ def ending(connection: Connection, frame_id: int, run_id: int | None, *, republi
     )
     counted = ledger.count(connection, frame_id)
 
-    def end() -> bool:
+    def end() -> None:
         frame = next(iter(ended()), None)
         if frame is None:
-            return False
+            return
         ledger.check_frame(connection, counted)
         if frame["kind"] != "single":
             counts = {name: frame[name] for name in ("frame_index", "ok", "failed", "reruns")}
@@ -315,7 +315,6 @@ def ending(connection: Connection, frame_id: int, run_id: int | None, *, republi
                 done = {"count": frame["ok"] + frame["failed"], **counts}
                 told.insert(0, Event("cursor.item.done", "COMPLETED", *place, result=done))
             events.append(connection, frame["execution_id"], told, frame_id=frame_id)
-        return True
 
     return end
 
