@@ -77,6 +77,7 @@ class AsyncExecution:
     books = _awaited(Execution.books)
     retry = _awaited(Execution.retry)
     verify = _awaited(Execution.verify)
+    explain = _awaited(Execution.explain)
     _outcome = _awaited(Execution.outcome)
 
     async def wait(self, timeout: float | None = None) -> str:
@@ -103,6 +104,11 @@ class AsyncExecution:
         pieces = await asyncio.to_thread(self.sync.step_result_text, step, path)
         async for piece in _stepped(pieces):
             yield piece
+
+    async def rows(self, step: str, *, failed: bool = False) -> AsyncIterator[dict[str, Any]]:
+        """See :meth:`Execution.rows <noetl_celery.execution.Execution.rows>`."""
+        async for row in _stepped(self.sync.rows(step, failed=failed)):
+            yield row
 
     async def events(self, after: int = 0, *, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
         """See :meth:`Execution.events <noetl_celery.execution.Execution.events>`."""
@@ -131,6 +137,7 @@ class AsyncNoetl:
     register = _awaited(Noetl.register)
     executions = _awaited(Noetl.executions)
     prune = _awaited(Noetl.prune)
+    queues = _awaited(Noetl.queues)
     _submit = _awaited(Noetl.submit)
     _execution = _awaited(Noetl.execution)
 
