@@ -145,8 +145,8 @@ def _sleeper(row: Mapping[str, Any], step: str) -> Reason:
     if not row["error"]:
         return Reason(f"{name} waits, and goes on {when}", step=step)
     of = f" of {row['attempts']}" if row["attempts"] else ""
-    tries = f"attempt {row['attempt']}{of}" if row["attempt"] else "an attempt"
-    return Reason(f"{name} waits after {tries} failed with {_brief(row['error'])}; it goes on {when}", step=step)
+    tries = f"attempt {row['attempt']}{of}" if row["attempt"] else "another attempt"
+    return Reason(f"{name} waits for {tries} after {_brief(row['error'])}; it goes on {when}", step=step)
 
 
 def _brief(error: Mapping[str, Any]) -> str:

@@ -55,9 +55,9 @@ def test_why_it_failed(system: System) -> None:
 
 def test_a_row_that_waits_for_its_next_attempt(system: System) -> None:
     execution = detached(system, system.playbook("explain_waits", WAITS))
-    reason = until(system, execution, lambda reason: "waits after" in reason["text"])
+    reason = until(system, execution, lambda reason: "waits for attempt" in reason["text"])
     assert reason["step"] == "start"
-    assert "row 0.0 waits after attempt 1 of 6 failed with connection" in reason["text"]
+    assert "row 0.0 waits for attempt 2 of 6 after connection" in reason["text"]
     assert "goes on in" in reason["text"]
     system.cli("cancel", execution)
 

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.acceptance
 
 WORKFLOW = """
   - step: start
+    spec: {policy: {failure: {mode: best_effort}}}
     loop: {in: "{{ workload.numbers }}", iterator: number, spec: {mode: parallel, max_in_flight: 4}}
     tool:
       kind: python
@@ -74,7 +75,7 @@ def test_no_more_rows_than_wanted(system: System, execution: str) -> None:
     [
         (("strat",), "start, after"),
         (("start", "--csv", "--json"), "exclude each other"),
-        (("start", "--limit", "-1"), "-1"),
+        (("start", "--limit", "-1"), "greater than or equal to 0"),
     ],
 )
 def test_what_cannot_be_shown(system: System, execution: str, arguments: tuple[str, ...], says: str) -> None:

@@ -99,7 +99,7 @@ def test_parked_rows() -> None:
     waits = {**ROW, "attempt": 3, "attempts": 6, "error": error}
     stage = [{**STAGE, **IDLE, "parked": 3}]
     first, more = explain(at(sleepers=[waits], stages=stage), BOTH)
-    assert first.text == "row 2.17 waits after attempt 3 of 6 failed with 429 (slow down); it goes on in 4 s"
+    assert first.text == "row 2.17 waits for attempt 3 of 6 after 429 (slow down); it goes on in 4 s"
     assert more.text == "2 more rows are parked"
 
 
