@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from noetl_celery.engine.state import FINAL
@@ -229,9 +230,8 @@ class Execution:
             hint = f"these were: {entered}" if entered else "no step was"
             raise NotFound(f"execution {self.id} has not entered a step '{step}'", hint=hint)
         after = browse.START
-        while page := self._client.read(
-            lambda c, at=after: browse.rows(c, stage["stage_id"], after=at, limit=ROW_PAGE, failed=failed)  # type: ignore[misc]
-        ):
+        look = partial(browse.rows, stage_id=stage["stage_id"], limit=ROW_PAGE, failed=failed)
+        while page := self._client.read(partial(look, after=after)):
             yield from page
             after = page[-1]["frame"], page[-1]["frame_id"], page[-1]["row"]
 
