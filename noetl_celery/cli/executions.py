@@ -75,7 +75,7 @@ def events(
         with detaching(execution.id):
             for event in execution.events(follow=stay):
                 if as_json:
-                    out_json(_with_text_ids(event))
+                    out_json(with_text_ids(event))
                 else:
                     out(_event_line(event))
                 if stay:
@@ -167,12 +167,12 @@ def follow(execution: Execution, timeout: float | None, *, as_json: bool) -> int
 
 
 def _without_workload(row: Mapping[str, Any]) -> dict[str, Any]:
-    return _with_text_ids({key: value for key, value in row.items() if key not in ("workload", "catalog_id")})
+    return with_text_ids({key: value for key, value in row.items() if key not in ("workload", "catalog_id")})
 
 
-def _with_text_ids(row: Mapping[str, Any]) -> dict[str, Any]:
+def with_text_ids(row: Mapping[str, Any]) -> dict[str, Any]:
     """64-bit ids as text: as numbers they would lose digits in JavaScript, jq and everything else that uses doubles."""
-    wide = ("execution_id", "parent_execution_id", "stage_id", "frame_id")
+    wide = ("execution_id", "parent_execution_id", "stage_id", "frame_id", "waits_for")
     return {key: str(value) if key in wide and value is not None else value for key, value in row.items()}
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from noetl_celery.cli.console import note, out, out_json, short_json, table
-from noetl_celery.cli.executions import Id
+from noetl_celery.cli.executions import Id, with_text_ids
 from noetl_celery.errors import InputError
 
 COLUMNS = ("frame", "row", "status", "retries", "crashes", "finished_at", "item", "task", "kind", "message")
@@ -36,17 +36,13 @@ def rows(
         shown = islice(found, limit or None)
         if as_json:
             for row in shown:
-                out_json(_with_text_ids(row))
+                out_json(with_text_ids(row))
         elif as_csv:
             _csv(shown)
         else:
             _table(shown)
         if limit and next(found, None) is not None:
             note(f"there are more than {limit}; --limit 0 shows all of them")
-
-
-def _with_text_ids(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {**row, **{name: row[name] and str(row[name]) for name in ("frame_id", "waits_for")}}
 
 
 def _fields(row: Mapping[str, Any]) -> dict[str, Any]:

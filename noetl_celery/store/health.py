@@ -17,10 +17,11 @@ STATEMENT_SECONDS = 10
 SHOWN = 5
 #: tables whose rows come and go: what autovacuum has to keep up with
 HOT_TABLES = ("row", "run", "claim", "frame", "outbox", "signal", "wakeup", "execution", "worker")
-#: is the worker ``w`` connected? It is while its session holds its lock
-CONNECTED = """
-    EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-            AND l.classid::bigint = w.worker_id >> 32 AND l.objid::bigint = w.worker_id & 4294967295)
+#: is the worker ``w`` alive? It is while its session holds its lock, and for ``%(dead)s`` seconds after it was seen
+ALIVE = """
+    (EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
+             AND l.classid::bigint = w.worker_id >> 32 AND l.objid::bigint = w.worker_id & 4294967295)
+     OR w.seen_at > clock_timestamp() - %(dead)s * interval '1 second')
 """
 _ENDED = "('COMPLETED', 'FAILED', 'CANCELLED')"
 
@@ -114,7 +115,7 @@ def processes(connection: Connection, *, dead_after_seconds: float) -> list[dict
         connection,
         f"""
         SELECT w.worker_id, w.host, w.pid, extract(epoch FROM clock_timestamp() - w.seen_at)::float8 AS seconds,
-               {CONNECTED} OR w.seen_at > clock_timestamp() - %(dead)s * interval '1 second' AS alive,
+               {ALIVE} AS alive,
                (SELECT count(*) FROM noetl.run r WHERE r.worker_id = w.worker_id) AS runs
         FROM noetl.worker w ORDER BY w.seen_at DESC
         """,

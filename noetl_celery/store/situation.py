@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from noetl_celery.store.db import Connection, Rows, every, one
-from noetl_celery.store.health import CONNECTED
+from noetl_celery.store.health import ALIVE
 
 #: of each kind so many are named
 SHOWN = 5
@@ -19,7 +19,7 @@ SHOWN = 5
 @dataclass(frozen=True, slots=True)
 class Situation:
     """``execution``: its record. ``signals``: unread ones that are due, by type. ``stages``: open ones. ``tickets``,
-    ``dispatches``, ``runs``, ``sleepers`` (parked rows): by stage, see the functions below. ``workers``: how many
+    ``dispatches``, ``runs``, ``sleepers`` (parked rows): by stage. ``workers``: how many
     processes are alive."""
 
     execution: Mapping[str, Any]
@@ -37,16 +37,14 @@ def of(connection: Connection, execution_id: int, *, dead_after_seconds: float) 
     execution = one(
         connection,
         """
-        SELECT execution_id, path, status, error, parent_execution_id,
-               extract(epoch FROM clock_timestamp() - created_at)::float8 AS age
-        FROM noetl.execution WHERE execution_id = %(id)s
+        SELECT execution_id, status, error FROM noetl.execution WHERE execution_id = %(id)s
         """,
         id=execution_id,
     )
     if execution is None:
         return None
     values = {"id": execution_id, "dead": dead_after_seconds, "shown": SHOWN}
-    alive = one(connection, f"SELECT count(*) AS n FROM noetl.worker w WHERE {_ALIVE}", **values)
+    alive = one(connection, f"SELECT count(*) AS n FROM noetl.worker w WHERE {ALIVE}", **values)
     return Situation(
         execution,
         signals=every(connection, _SIGNALS, **values),
@@ -59,18 +57,14 @@ def of(connection: Connection, execution_id: int, *, dead_after_seconds: float) 
     )
 
 
-_ALIVE = f"({CONNECTED} OR w.seen_at > clock_timestamp() - %(dead)s * interval '1 second')"
-
 _SIGNALS = """
-    SELECT type, count(*) AS count, max(published) AS published,
-           max(extract(epoch FROM clock_timestamp() - due_at))::float8 AS since,
+    SELECT type, max(extract(epoch FROM clock_timestamp() - due_at))::float8 AS since,
            min(extract(epoch FROM publish_at - clock_timestamp()))::float8 AS again
     FROM noetl.signal WHERE execution_id = %(id)s AND due_at <= clock_timestamp() GROUP BY type ORDER BY type
 """
 
 _STAGES = """
-    SELECT s.stage_id, s.step_name AS step, s.kind, s.visit,
-           extract(epoch FROM clock_timestamp() - s.opened_at)::float8 AS age,
+    SELECT s.stage_id, s.step_name AS step,
            (SELECT min(extract(epoch FROM due_at - clock_timestamp()))::float8 FROM noetl.signal t
             WHERE t.execution_id = s.execution_id AND t.type = 'stage.timeout'
               AND (t.data ->> 'stage')::bigint = s.stage_id) AS time_left,
@@ -86,9 +80,8 @@ _STAGES = """
 
 #: claim tickets that are not answered: who asks the source, or how often it failed and when it is asked again
 _TICKETS = f"""
-    SELECT c.stage_id, c.status, c.attempts, w.host, w.pid, {_ALIVE} AS alive, o.queue, o.published,
+    SELECT c.stage_id, c.status, c.attempts, w.host, w.pid, {ALIVE} AS alive, o.queue, o.published,
            extract(epoch FROM o.publish_at - clock_timestamp())::float8 AS again,
-           extract(epoch FROM r.lease_until - clock_timestamp())::float8 AS lease,
            (SELECT e.result -> 'error' FROM noetl.event e
             WHERE e.execution_id = c.execution_id AND e.stage_id = c.stage_id AND e.event_type = 'claim.retry'
               AND e.created_at >= c.created_at
@@ -108,7 +101,7 @@ _DISPATCHES = """
 
 #: lanes at work, by process; the first lease that ends
 _RUNS = f"""
-    SELECT f.stage_id, w.host, w.pid, coalesce({_ALIVE}, false) AS alive, count(*) AS lanes,
+    SELECT f.stage_id, w.host, w.pid, coalesce({ALIVE}, false) AS alive, count(*) AS lanes,
            sum(coalesce(cardinality(r.begun), 0)) AS begun,
            min(extract(epoch FROM r.lease_until - clock_timestamp()))::float8 AS lease
     FROM noetl.run r JOIN noetl.frame f ON f.frame_id = r.frame_id LEFT JOIN noetl.worker w USING (worker_id)
@@ -118,7 +111,7 @@ _RUNS = f"""
 
 #: parked rows: those that go on first, and why they were tried again; the child that a row waits for
 _SLEEPERS = """
-    SELECT f.stage_id, f.frame_index AS frame, r.row_index AS row, r.retries, r.waits_for, child.status AS child,
+    SELECT f.stage_id, f.frame_index AS frame, r.row_index AS row, r.waits_for, child.status AS child,
            extract(epoch FROM w.due_at - clock_timestamp())::float8 AS seconds, said.attempt, said.attempts, said.error
     FROM noetl.frame f JOIN noetl.row r USING (frame_id)
     LEFT JOIN noetl.wakeup w ON w.frame_id = r.frame_id AND w.row_index = r.row_index
