@@ -59,11 +59,17 @@ class Noetl:
     """A client of one NoETL system. Safe to share between threads; close it, or use it as a context manager.
 
     Without ``settings`` they are read from ``NOETL_…`` variables; ``database_url`` and ``broker_url`` win over either.
-    Nothing is connected before it is needed. Raises ``InputError`` for settings that cannot be used.
+    Nothing is connected before it is needed; ``connections`` to PostgreSQL are kept, as many again opened in a rush.
+    Raises ``InputError`` for settings that cannot be used.
     """
 
     def __init__(
-        self, settings: Settings | None = None, *, database_url: str | None = None, broker_url: str | None = None
+        self,
+        settings: Settings | None = None,
+        *,
+        database_url: str | None = None,
+        broker_url: str | None = None,
+        connections: int = 2,
     ) -> None:
         given = {"database_url": database_url, "broker_url": broker_url}
         overrides = {name: value for name, value in given.items() if value is not None}
@@ -71,6 +77,7 @@ class Noetl:
             chosen = {name: getattr(settings, name) for name in settings.model_fields_set} if settings else {}
             settings = load(**{**chosen, **overrides})
         self.settings: Settings = settings
+        self._connections = connections
         self._db: Database | None = None
         self._publisher: Publisher | None = None
         self._news: News | None = None
@@ -210,7 +217,7 @@ class Noetl:
         from noetl_celery.store.db import Database
 
         if self._db is None:
-            self._db = Database(self.settings, pool_size=2)
+            self._db = Database(self.settings, pool_size=self._connections)
         return self._db
 
     def _ask(self, ask: Callable[[Database, float], T], patience_seconds: float | None) -> T:

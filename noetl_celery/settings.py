@@ -31,6 +31,9 @@ SECRET_KEY_EXAMPLE = (
     'python -c "from cryptography.fernet import Fernet; print(Fernet.generate_key().decode())"'
 )
 
+TOKEN_CHARACTERS = 16
+TOKEN_EXAMPLE = 'make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+
 
 class Settings(BaseSettings):
     """What can be set, with its default. Immutable; build it with :func:`load` where a process starts."""
@@ -126,6 +129,11 @@ class Settings(BaseSettings):
         description="the largest result that a row may have, and the most of one that is loaded at once",
     )
 
+    # The console and the HTTP API
+    console_token: SecretStr | None = Field(
+        None, description="what whoever uses the console or the HTTP API has to know; at least 16 characters"
+    )
+
     # Worker processes
     control_concurrency: int = Field(8, ge=1, description="threads of a control node")
     body_concurrency: int | None = Field(None, ge=1, description="processes of a bodies node (default: number of CPUs)")
@@ -172,6 +180,13 @@ class Settings(BaseSettings):
             raw = b""
         if len(raw) != 32:
             raise ValueError(f"is not a usable key: {SECRET_KEY_EXAMPLE}")
+        return value
+
+    @field_validator("console_token")
+    @classmethod
+    def _long_token(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and len(value.get_secret_value()) < TOKEN_CHARACTERS:
+            raise ValueError(f"must have at least {TOKEN_CHARACTERS} characters; {TOKEN_EXAMPLE}")
         return value
 
     @model_validator(mode="after")
@@ -236,9 +251,10 @@ def load(**overrides: Any) -> Settings:
     """
     try:
         settings = Settings(**overrides)
-        key = settings.secret_key
+        secrets = {name: getattr(settings, name) for name in ("secret_key", "console_token")}
         urls = [settings.database_url, settings.broker_url, settings.result_backend_url]
-        hiding.learn_named({"secret_key": key and key.get_secret_value(), "urls": urls}, lasting=True)
+        known = {name: secret.get_secret_value() for name, secret in secrets.items() if secret is not None}
+        hiding.learn_named({**known, "urls": urls}, lasting=True)
         return settings
     except ValidationError as error:
         lines = [line for problem in error.errors() for line in _explain(problem)]

@@ -28,7 +28,11 @@ from noetl_celery.cli.schema import schema
 from noetl_celery.errors import NoetlError
 
 #: commands whose modules are slow to import: only when they are called, or listed
-_LATER = {"worker": "noetl_celery.cli.worker", "dev": "noetl_celery.cli.dev"}
+_LATER = {
+    "worker": "noetl_celery.cli.worker",
+    "dev": "noetl_celery.cli.dev",
+    "console": "noetl_celery.cli.web",
+}
 
 
 class Commands(TyperGroup):

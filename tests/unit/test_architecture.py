@@ -36,9 +36,27 @@ MAY_IMPORT = {
     "cursors": BASE | {"template", "tools"},
     "settings": BASE,
     "store": BASE | {"template", "playbook", "engine", "settings"},
+    #: looks and tells as any client does: whatever it needs of the tables goes through those who know them
+    "web": BASE
+    | {
+        "template",
+        "playbook",
+        "engine",
+        "settings",
+        "store",
+        "client",
+        "execution",
+        "report",
+        "submission",
+        "explanation",
+        "telemetry",
+    },
 }
 #: packages from outside that only some parts may import
 ONLY_IN = {
+    "fastapi": {"web"},
+    "starlette": {"web"},
+    "uvicorn": {"cli"},
     "celery": {"app", "runtime", "cli", "client"},  # the client: only when it publishes, see below
     "kombu": {"app", "runtime", "cli", "client"},
     "redis": {"app", "runtime", "cli", "cursors"},
@@ -47,9 +65,9 @@ ONLY_IN = {
     "httpx": {"tools", "cli"},
     "typer": {"cli"},
     "rich": {"cli"},
-    "jinja2": {"template", "playbook"},
+    "jinja2": {"template", "playbook", "web"},
     "yaml": {"playbook", "cli", "client"},
-    "pydantic": {"playbook", "settings"},
+    "pydantic": {"playbook", "settings", "web"},
 }
 #: modules that no part of the engine needs: it neither waits, nor asks the clock, nor talks to anybody
 IMPURE = {"time", "random", "threading", "asyncio", "os", "socket", "subprocess", "logging", "secrets"}

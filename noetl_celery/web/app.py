@@ -1,0 +1,83 @@
+"""The application: what it shares, who may use it, how errors look."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+from fastapi import Depends, FastAPI, Request
+from starlette.responses import Response
+
+from noetl_celery import __version__
+from noetl_celery.client import Noetl
+from noetl_celery.settings import Settings
+from noetl_celery.web import health, problems
+from noetl_celery.web.access import Access
+
+#: database sessions, shared by all requests
+CONNECTIONS = 8
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'self'",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def create(settings: Settings, *, token: str | None = None) -> FastAPI:
+    """The application for these settings.
+
+    ``token``: what whoever uses it has to know; None lets all of this machine in (loopback names only).
+    """
+    client = Noetl(settings, connections=CONNECTIONS)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            client.close()
+
+    app = FastAPI(
+        title="NoETL-Celery",
+        version=__version__,
+        summary="Playbooks, executions and what becomes of them.",
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # both would load their scripts from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    app.state.client, app.state.access = client, Access(token)
+    app.middleware("http")(_with_headers)
+    problems.install(app)
+    app.include_router(health.router)
+    return app
+
+
+def client_of(request: Request) -> Noetl:
+    """The client that all requests share."""
+    client: Noetl = request.app.state.client
+    return client
+
+
+def access_of(request: Request) -> Access:
+    """The doorkeeper."""
+    access: Access = request.app.state.access
+    return access
+
+
+def allowed(request: Request) -> None:
+    """For routers: answers only who may ask."""
+    access_of(request).check(request)
+
+
+#: as an argument of a handler
+Client = Annotated[Noetl, Depends(client_of)]
+
+
+async def _with_headers(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+    response = await answer(request)
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
