@@ -1,8 +1,9 @@
-"""Rows as people look at them: those of the last visit of a step, page by page. Reads only."""
+"""What people look at page by page: executions, and the rows of the last visit of a step. Reads only."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from noetl_celery.store.db import Connection, every, one
@@ -10,6 +11,42 @@ from noetl_celery.store.results import brief
 
 #: before the first row
 START = (-1, 0, -1)
+
+
+def executions(
+    connection: Connection,
+    *,
+    status: str | None = None,
+    path: str | None = None,
+    before: tuple[datetime, int] | None = None,
+    limit: int,
+) -> list[dict[str, Any]]:
+    """The latest executions, newest first: those of a status, of a path (a playbook's), behind ``before`` (creation,
+    id).
+
+    ``{execution_id, parent_execution_id, path, status, error, created_at, started_at, finished_at, seconds}``.
+    """
+    # Only what is asked for stands in the statement: planned once for all values, it finds its index by that.
+    wanted = {
+        "status = %(status)s": status is not None,
+        "path = %(path)s": path is not None,
+        "(created_at, execution_id) < (%(created)s, %(id)s)": before is not None,
+    }
+    conditions = " AND ".join(text for text, given in wanted.items() if given) or "true"
+    created, id_ = before or (None, None)
+    return every(
+        connection,
+        f"""
+        SELECT execution_id, parent_execution_id, path, status, error, created_at, started_at, finished_at,
+               extract(epoch FROM coalesce(finished_at, clock_timestamp()) - created_at)::float AS seconds
+        FROM noetl.execution WHERE {conditions} ORDER BY created_at DESC, execution_id DESC LIMIT %(limit)s
+        """,
+        status=status,
+        path=path,
+        created=created,
+        id=id_,
+        limit=limit,
+    )
 
 
 def last_stage(connection: Connection, execution_id: int, step: str) -> Mapping[str, Any] | None:

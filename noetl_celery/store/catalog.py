@@ -78,3 +78,24 @@ def like(connection: Connection, path: str) -> list[str]:
     import difflib
 
     return difflib.get_close_matches(path, [row["path"] for row in rows], n=3, cutoff=0.5)
+
+
+def listed(connection: Connection, *, limit: int) -> list[dict[str, Any]]:
+    """The newest version of each path, in their order: ``{catalog_id, path, version, created_at}``.
+
+    From path to path by the index, past all their versions.
+    """
+    return every(
+        connection,
+        """
+        WITH RECURSIVE last AS (
+            (SELECT catalog_id, path, version, created_at FROM noetl.catalog ORDER BY path, version DESC LIMIT 1)
+            UNION ALL
+            SELECT next.* FROM last CROSS JOIN LATERAL (
+                SELECT catalog_id, path, version, created_at FROM noetl.catalog c
+                WHERE c.path > last.path ORDER BY path, version DESC LIMIT 1) next
+        )
+        SELECT * FROM last ORDER BY path LIMIT %(limit)s
+        """,
+        limit=limit,
+    )
