@@ -30,8 +30,9 @@ def plan(
     Steps in the order in which they are reached, with their arcs and conditions, loops, tools, and what the playbook
     needs: workload, credentials, other playbooks. Exit code 2 if it would be refused.
     """
-    from noetl_celery.cli.plan_graph import described, dot, mermaid
+    from noetl_celery.cli.plan_graph import dot, mermaid
     from noetl_celery.cli.plan_tree import show
+    from noetl_celery.playbook.outline import described
     from noetl_celery.submission import read_playbook
 
     data = described(read_playbook(file).compiled.plan)

@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from noetl_celery.cli.console import coloured, out
-from noetl_celery.cli.plan_graph import loop_text, shortened, task_text
+from noetl_celery.playbook.outline import loop_text, shortened, task_text
 
 _BOLD, _DIM, _ARROW = "bold", "dim", "cyan"
 

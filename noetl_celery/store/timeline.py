@@ -1,4 +1,4 @@
-"""When what was at work: visits of steps, frames with their claims, rows over time. Reads only, by PostgreSQL's clock."""
+"""When what was at work: visits of steps, frames and their claims, rows over time. Reads only; PostgreSQL's clock."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def frames(connection: Connection, stage_id: int, *, before: int = END, limit: i
     """The latest frames of a stage with an index below ``before``, the latest first.
 
     ``{frame_id, frame, status, rows, ok, failed, open, lanes, row_concurrency, attempt, reruns, asked_at, claimed_at,
-    ended_at, returned, now}``: ``asked_at`` is when its claim was asked for, ``returned`` how many lanes of it ended with
-    rows that others had to do (a crash, a lease that was over, a worker that was told to stop).
+    ended_at, returned, now}``: ``asked_at`` is when its claim was asked for, ``returned`` how many lanes of it ended
+    with rows that others had to do (a crash, a lease that was over, a worker that was told to stop).
     """
     return every(
         connection,

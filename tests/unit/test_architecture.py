@@ -50,6 +50,7 @@ MAY_IMPORT = {
         "submission",
         "explanation",
         "telemetry",
+        "__version__",
     },
 }
 #: packages from outside that only some parts may import
