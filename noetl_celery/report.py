@@ -94,3 +94,12 @@ def step_progress(row: Mapping[str, Any]) -> StepProgress:
         seconds=float(row["seconds"]),
         total=row["total"],
     )
+
+
+def seconds_text(seconds: float) -> str:
+    """``3.2 s``, ``4 min 05 s``, ``2 h 10 min``."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from noetl_celery.errors import NoetlError, PlaybookInvalid, WaitTimeout
 from noetl_celery.hiding import hidden
+from noetl_celery.report import seconds_text as seconds_text
 
 OK, FAILED, INVALID, RUNNING, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 EXIT_CODES = {"COMPLETED": OK, "FAILED": FAILED, "CANCELLED": FAILED}
@@ -101,15 +102,6 @@ def table(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator
     widths = [max(len(line[index]) for line in lines) for index in range(len(headers))]
     for line in lines:
         yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-
-
-def seconds_text(seconds: float) -> str:
-    """``3.2 s``, ``4 min 05 s``, ``2 h 10 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
 def short_json(value: Any, limit: int = 200) -> str:
