@@ -136,6 +136,7 @@ class AsyncNoetl:
     close = _awaited(Noetl.close)
     register = _awaited(Noetl.register)
     executions = _awaited(Noetl.executions)
+    registered = _awaited(Noetl.registered)
     prune = _awaited(Noetl.prune)
     queues = _awaited(Noetl.queues)
     _submit = _awaited(Noetl.submit)

@@ -133,7 +133,7 @@ class Noetl:
         from noetl_celery.store.decisions import start_queue
 
         overrides = checked_workload(workload)
-        entry = self._entry(path)
+        entry = self.registered(path)
         plan = self._known_plans().of(entry)
         execution_id = new_id()
         complete = checked_workload(workload_of(plan, overrides, execution_id))
@@ -149,6 +149,19 @@ class Noetl:
         self.run(write)
         faults.reached("submit.committed")
         return Execution(self, execution_id, announced=self.announce(execution_id, start_queue(plan)))
+
+    def registered(self, path: str) -> Mapping[str, Any]:
+        """The newest version of a playbook in the catalog: ``{catalog_id, path, version, fingerprint, content, file}``.
+
+        Raises ``NotFound`` with paths that look like it.
+        """
+        from noetl_celery.store import catalog
+
+        entry, near = self.read(lambda c: (e := catalog.latest(c, path), [] if e else catalog.like(c, path)))
+        if entry is not None:
+            return entry
+        hint = f"did you mean {' or '.join(near)}?" if near else "register it with: noetl-celery register FILE"
+        raise NotFound(f"no playbook is registered as '{path}'", hint=hint)
 
     def execution(self, execution_id: int | str) -> Execution:
         """An execution by its id. Raises ``NotFound``, ``InputError`` for what is no id, ``ServiceError``."""
@@ -257,15 +270,6 @@ class Noetl:
         if self._plans is None:
             self._plans = Plans(ToolRegistry(), CursorRegistry())
         return self._plans
-
-    def _entry(self, path: str) -> Mapping[str, Any]:
-        from noetl_celery.store import catalog
-
-        entry, near = self.read(lambda c: (e := catalog.latest(c, path), [] if e else catalog.like(c, path)))
-        if entry is not None:
-            return entry
-        hint = f"did you mean {' or '.join(near)}?" if near else "register it with: noetl-celery register FILE"
-        raise NotFound(f"no playbook is registered as '{path}'", hint=hint)
 
 
 def _publisher(settings: Settings) -> Publisher:

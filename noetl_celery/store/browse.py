@@ -18,11 +18,12 @@ def executions(
     *,
     status: str | None = None,
     path: str | None = None,
+    parent: int | None = None,
     before: tuple[datetime, int] | None = None,
     limit: int,
 ) -> list[dict[str, Any]]:
-    """The latest executions, newest first: those of a status, of a path (a playbook's), behind ``before`` (creation,
-    id).
+    """The latest executions, newest first: those of a status, of a path (a playbook's), that ``parent`` called, behind
+    ``before`` (creation, id).
 
     ``{execution_id, parent_execution_id, path, status, error, created_at, started_at, finished_at, seconds}``.
     """
@@ -30,6 +31,7 @@ def executions(
     wanted = {
         "status = %(status)s": status is not None,
         "path = %(path)s": path is not None,
+        "parent_execution_id = %(parent)s": parent is not None,
         "(created_at, execution_id) < (%(created)s, %(id)s)": before is not None,
     }
     conditions = " AND ".join(text for text, given in wanted.items() if given) or "true"
@@ -43,6 +45,7 @@ def executions(
         """,
         status=status,
         path=path,
+        parent=parent,
         created=created,
         id=id_,
         limit=limit,

@@ -85,19 +85,43 @@ def _insert(connection: Connection, execution_id: int, frame_id: int | None, lin
     )
 
 
+#: behind the last event
+LATEST = 2**63 - 1
+
+_SHOWN = """event_id, execution_id, parent_event_id, parent_execution_id, event_type, node_name, node_type, stage_id,
+               frame_id, status, duration, context, result, meta, created_at"""
+
+
 def read(connection: Connection, execution_id: int, *, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
     """Events of an execution with an id above ``after``, oldest first, at most ``limit``; none of the books' own."""
     return every(
         connection,
         f"""
-        SELECT event_id, execution_id, parent_event_id, parent_execution_id, event_type, node_name, node_type, stage_id,
-               frame_id, status, duration, context, result, meta, created_at
+        SELECT {_SHOWN}
         FROM noetl.event WHERE execution_id = %(execution)s AND event_id > %(after)s AND {_SINCE}
           AND event_type <> '{TURN}'
         ORDER BY event_id LIMIT %(limit)s
         """,
         execution=execution_id,
         after=after,
+        limit=limit,
+    )
+
+
+def latest(
+    connection: Connection, execution_id: int, *, before: int = LATEST, limit: int = 1000
+) -> list[dict[str, Any]]:
+    """Events of an execution with an id below ``before``, the latest first; else as :func:`read`."""
+    return every(
+        connection,
+        f"""
+        SELECT {_SHOWN}
+        FROM noetl.event WHERE execution_id = %(execution)s AND event_id < %(before)s AND {_SINCE}
+          AND event_type <> '{TURN}'
+        ORDER BY event_id DESC LIMIT %(limit)s
+        """,
+        execution=execution_id,
+        before=before,
         limit=limit,
     )
 

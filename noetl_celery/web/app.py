@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Annotated
 
-from fastapi import Depends, FastAPI, Request
+from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from noetl_celery import __version__
 from noetl_celery.client import Noetl
 from noetl_celery.settings import Settings
-from noetl_celery.web import health, problems
+from noetl_celery.web import health, pages, problems
 from noetl_celery.web.access import Access
 
 #: database sessions, shared by all requests
@@ -52,28 +51,8 @@ def create(settings: Settings, *, token: str | None = None) -> FastAPI:
     app.middleware("http")(_with_headers)
     problems.install(app)
     app.include_router(health.router)
+    app.include_router(pages.router)
     return app
-
-
-def client_of(request: Request) -> Noetl:
-    """The client that all requests share."""
-    client: Noetl = request.app.state.client
-    return client
-
-
-def access_of(request: Request) -> Access:
-    """The doorkeeper."""
-    access: Access = request.app.state.access
-    return access
-
-
-def allowed(request: Request) -> None:
-    """For routers: answers only who may ask."""
-    access_of(request).check(request)
-
-
-#: as an argument of a handler
-Client = Annotated[Noetl, Depends(client_of)]
 
 
 async def _with_headers(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:

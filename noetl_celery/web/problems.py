@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import logging
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from noetl_celery.errors import InputError, InternalConflict, NoetlError, NotFound, PlaybookInvalid, ServiceError
 from noetl_celery.hiding import hidden
 from noetl_celery.web.access import Refused
+from noetl_celery.web.render import page
 
 log = logging.getLogger(__name__)
 API = "/api"
+_TITLES = {404: "Nothing is here", 403: "Not from there", 503: "A service is away"}
 
 
 def install(app: FastAPI) -> None:
@@ -46,8 +49,15 @@ def document(error: NoetlError) -> dict[str, Any]:
 
 
 def answer(request: Request, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
-    """An error as the one who asked reads it."""
-    return JSONResponse(body, status, headers)
+    """An error as the one who asked reads it: JSON for programs; for people a page, or the way to sign in."""
+    path = request.url.path
+    if path.startswith(API) or "text/html" not in request.headers.get("accept", ""):
+        return JSONResponse(body, status, headers)
+    if status == 401:
+        return RedirectResponse(f"/login?{urlencode({'to': path})}", 303)
+    said = body["error"]
+    title = _TITLES.get(status, "This did not work")
+    return page(request, "error.html", status, headers, title=title, message=said["message"], hint=said["hint"])
 
 
 def _said(code: str, message: str, hint: str | None = None) -> dict[str, Any]:

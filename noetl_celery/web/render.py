@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -16,15 +17,16 @@ from noetl_celery import __version__
 from noetl_celery.hiding import hidden
 from noetl_celery.report import seconds_text
 from noetl_celery.template.jsonable import to_json
-from noetl_celery.web.access import Access
 
 #: characters of a value that a table shows
 SHORT = 160
 
 
-def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+def page(
+    request: Request, template: str, code: int = 200, headers: Mapping[str, str] | None = None, **values: Any
+) -> HTMLResponse:
     """A whole page."""
-    return HTMLResponse(part(template, request=request, access=_access(request), **values), status)
+    return HTMLResponse(part(template, access=request.app.state.access, **values), code, headers)
 
 
 def part(template: str, **values: Any) -> str:
@@ -63,11 +65,6 @@ def _short(value: Any, limit: int = SHORT) -> str:
     text = value if isinstance(value, str) else to_json(value)
     text = " ".join(hidden(text).split())
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def _access(request: Request) -> Access:
-    access: Access = request.app.state.access
-    return access
 
 
 @cache

@@ -1,0 +1,169 @@
+"""What the pages of an execution show: each view reads what it needs, and returns the names of its template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from noetl_celery.client import Noetl
+from noetl_celery.errors import InputError
+from noetl_celery.execution import Execution
+from noetl_celery.explanation import explain
+from noetl_celery.report import step_progress
+from noetl_celery.store import browse, catalog, events, executions, situation, timeline
+from noetl_celery.web import charts, drawings
+
+Query = Mapping[str, str]
+Names = dict[str, Any]
+
+ROWS, EVENTS, FRAMES, STAGES, CHILDREN = 100, 200, 60, 40, 20
+
+
+def overview(client: Noetl, execution: Execution, _: Query) -> Names:
+    """Where it is and why, its graph, its steps, rows over time."""
+    dead = client.settings.dead_after_seconds
+    row, seconds, steps, open_, at, called = client.read(
+        lambda c: (
+            executions.get(c, execution.id),
+            executions.duration(c, execution.id),
+            executions.step_summaries(c, execution.id),
+            executions.progress(c, execution.id),
+            situation.of(c, execution.id, dead_after_seconds=dead),
+            browse.executions(c, parent=execution.id, limit=CHILDREN),
+        )
+    )
+    assert row is not None
+    assert at is not None
+    progress = [step_progress(line) for line in open_]
+    return {
+        "execution": row,
+        "seconds": seconds,
+        "reasons": [] if row["status"] == "COMPLETED" else explain(at, None),
+        "steps": steps,
+        "progress": progress,
+        "drawing": drawings.graph(client.plan(row["catalog_id"]), steps, progress),
+        "plots": _plots(client, steps),
+        "children": called,
+    }
+
+
+def _plots(client: Noetl, steps: list[dict[str, Any]]) -> Names:
+    """Rows over time of the loop that was opened last."""
+    loops = [step for step in steps if step["kind"] != "single" and step["frames"]]
+    if not loops:
+        return {}
+    last = loops[-1]
+    span = charts.span_seconds(last["seconds"])
+    points = client.read(lambda c: timeline.throughput(c, last["stage_id"], seconds=span))
+    return {
+        "step": last["step_name"],
+        "rows": charts.plot(points, ("ok", "failed"), span=span, seconds=last["seconds"]),
+        "again": charts.plot(points, ("reruns",), span=span, seconds=last["seconds"]),
+    }
+
+
+def timeline_(client: Noetl, execution: Execution, query: Query) -> Names:
+    """Visits of steps over time; of one of them the frames."""
+    before = _number(query, "before", timeline.END)
+    row, stages = client.read(
+        lambda c: (executions.get(c, execution.id), timeline.stages(c, execution.id, limit=STAGES))
+    )
+    wanted = query.get("stage") or _busiest(stages)
+    chosen = next((stage for stage in stages if str(stage["stage_id"]) == wanted), None)
+    frames = []
+    if chosen is not None:
+        frames = client.read(lambda c: timeline.frames(c, chosen["stage_id"], before=before, limit=FRAMES))
+    older = {"stage": wanted, "before": frames[-1]["frame"]} if len(frames) == FRAMES else None
+    return {
+        "execution": row,
+        "stages": drawings.stages(stages),
+        "chosen": chosen,
+        "frames": drawings.frames(frames),
+        "older": f"?{urlencode(older)}" if older else "",
+    }
+
+
+def _busiest(stages: list[dict[str, Any]]) -> str | None:
+    """The last loop with frames, else the last visit at all."""
+    loops = [stage for stage in stages if stage["kind"] != "single"]
+    found = (loops or stages)[-1:]
+    return str(found[0]["stage_id"]) if found else None
+
+
+def rows(client: Noetl, execution: Execution, query: Query) -> Names:
+    """The rows of a step's last visit, with their errors."""
+    row, steps = client.read(lambda c: (executions.get(c, execution.id), executions.step_summaries(c, execution.id)))
+    names = [step["step_name"] for step in steps if step["frames"]]
+    failing = [step["step_name"] for step in steps if step["failed"]]
+    step = query.get("step") or next(iter(failing or names[::-1]), "")
+    failed = query.get("failed", "") == "yes"
+    found: list[dict[str, Any]] = []
+    stage = client.read(lambda c: browse.last_stage(c, execution.id, step)) if step else None
+    if stage is not None:
+        stage_id, after = stage["stage_id"], _place(query.get("after", ""))
+        found = client.read(lambda c: browse.rows(c, stage_id, after=after, limit=ROWS, failed=failed))
+    last = found[-1] if len(found) == ROWS else None
+    more = {"step": step, "failed": query.get("failed", "")}
+    if last is not None:
+        more["after"] = f"{last['frame']}.{last['frame_id']}.{last['row']}"
+    return {
+        "execution": row,
+        "step": step,
+        "names": names,
+        "failed": failed,
+        "rows": found,
+        "more": f"?{urlencode(more)}" if last else "",
+        "failing": step in failing,
+    }
+
+
+def events_(client: Noetl, execution: Execution, query: Query) -> Names:
+    """What happened, the latest first."""
+    before = _number(query, "before", events.LATEST)
+    row, found = client.read(
+        lambda c: (executions.get(c, execution.id), events.latest(c, execution.id, before=before, limit=EVENTS))
+    )
+    older = f"?before={found[-1]['event_id']}" if len(found) == EVENTS else ""
+    return {"execution": row, "events": found, "older": older}
+
+
+def playbook(client: Noetl, execution: Execution, _: Query) -> Names:
+    """The text that runs, line by line, with the states of its steps; the workload."""
+    row, steps = client.read(lambda c: (executions.get(c, execution.id), executions.step_summaries(c, execution.id)))
+    assert row is not None
+    entry = client.read(lambda c: catalog.get(c, row["catalog_id"]))
+    assert entry is not None
+    plan = client.plan(row["catalog_id"])
+    states = {step["step_name"]: step["status"].lower() for step in steps}
+    marks = {step.line: states.get(step.name, "waiting") for step in plan.steps.values() if step.line is not None}
+    return {"execution": row, "entry": entry, "lines": drawings.lines(entry["content"], marks)}
+
+
+TABS: Mapping[str, Callable[[Noetl, Execution, Query], Names]] = {
+    "overview": overview,
+    "timeline": timeline_,
+    "rows": rows,
+    "events": events_,
+    "playbook": playbook,
+}
+
+
+def _number(query: Query, name: str, default: int) -> int:
+    text = query.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
+        raise InputError(f"{name}={text!r} is no number")
+    return int(text)
+
+
+def _place(text: str) -> tuple[int, int, int]:
+    """Behind which row a page begins, as a link says it."""
+    if not text:
+        return browse.START
+    try:
+        frame, frame_id, row = (int(part) for part in text.split("."))
+    except ValueError:
+        raise InputError(f"there is no page {text!r}") from None
+    return frame, frame_id, row
