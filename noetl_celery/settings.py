@@ -128,6 +128,11 @@ class Settings(BaseSettings):
         ge=1,
         description="the largest result that a row may have, and the most of one that is loaded at once",
     )
+    log_bytes: int = Field(
+        100_000_000,
+        ge=0,
+        description="how much of what its tasks print is kept of an execution; each line counts as 100 bytes more",
+    )
 
     # The console and the HTTP API
     console_token: SecretStr | None = Field(

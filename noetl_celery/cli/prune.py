@@ -59,7 +59,7 @@ def duration(text: str) -> timedelta:
 def _counts(pruned: Pruned) -> str:
     return (
         f"{pruned.executions} executions, {pruned.stages} stages, {pruned.frames} frames, {pruned.rows} rows, "
-        f"{pruned.claims} claims, {pruned.results} large results"
+        f"{pruned.claims} claims, {pruned.results} large results, {pruned.logs} printed lines"
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -124,6 +123,7 @@ class _Turn:
         stage.slots -= data["slots"]
         stage.ok += data["ok"]
         stage.failed += data["failed"]
+        stage.retries += data.get("retries", 0)
         stage.probe = True
         if data.get("ctx"):
             for writes in self.facts.ctx_writes(stage, int(data["frame"])):
@@ -332,8 +332,7 @@ class _Turn:
         del self.state.stages[stage.stage_id]
         at_its_end = stage.document()
         if self.state.cancelling:
-            closing = Closing(stage.stage_id, stage.step, "CANCELLED", None, None, stage.error)
-            self.decision.closings.append(replace(closing, ok=stage.ok, failed=stage.failed, frames=stage.frames))
+            self.decision.closings.append(_closing(stage, "CANCELLED", error=stage.error))
             self.event("step.exit", "CANCELLED", stage)
             return
         envelope = self.envelope(stage, step)
@@ -353,17 +352,13 @@ class _Turn:
             said = {"kind": error.get("kind"), "message": error.get("message")}
             self.state.error = self.state.error or {**said, "step": step.name, "task": error.get("task")}
         self.decision.closings.append(
-            Closing(
-                stage.stage_id,
-                step.name,
+            _closing(
+                stage,
                 "FAILED" if failed else "COMPLETED",
-                envelope["data"],
-                envelope.get("task_results"),
-                error if failed else None,
-                stage.ok,
-                stage.failed,
-                stage.frames,
-                at_its_end,
+                result=envelope["data"],
+                task_results=envelope.get("task_results"),
+                error=error if failed else None,
+                state=at_its_end,
             )
         )
         self.terminal_event(stage, step, failed, error, envelope["data"])
@@ -474,6 +469,19 @@ def _arguments(arc: Arc, names: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(args, dict):
         raise TemplateError(f"`args` of the arc to '{arc.step}' must be a mapping, not {type(args).__name__}")
     return args
+
+
+def _closing(stage: StageState, status: Literal["COMPLETED", "FAILED", "CANCELLED"], **parts: Any) -> Closing:
+    return Closing(
+        stage.stage_id,
+        stage.step,
+        status,
+        ok=stage.ok,
+        failed=stage.failed,
+        frames=stage.frames,
+        retries=stage.retries,
+        **parts,
+    )
 
 
 def _finished(stage: StageState) -> bool:

@@ -101,6 +101,7 @@ class Closing:
     ok: int = 0
     failed: int = 0
     frames: int = 0
+    retries: int = 0
     #: its ``StageState``, to go on with if its rows are run again
     state: Mapping[str, Any] | None = None
 

@@ -19,12 +19,14 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """A frame that has ended, with rows that are to be run again; it has counted ``ok`` and ``failed`` rows so far."""
+    """A frame that has ended, with rows that are to be run again; it has counted ``ok`` and ``failed`` rows so far, and
+    their ``retries``."""
 
     frame_id: int
     slots: int
     ok: int
     failed: int
+    retries: int = 0
 
 
 class Facts(Protocol):

@@ -109,6 +109,7 @@ def due_again(stage: StageState, facts: Facts) -> Reopening | None:
         # It tells all its rows once more when it ends.
         stage.ok -= frame.ok
         stage.failed -= frame.failed
+        stage.retries -= frame.retries
         stage.again["after"] = frame.frame_id
         opened.append(frame.frame_id)
     return Reopening(stage.stage_id, stage.step, statuses, tuple(opened)) if opened else None

@@ -52,9 +52,9 @@ class Signal:
 
     ``claim.filled`` {stage, claim, budget, frames, slots, dry}; ``claim.empty`` {stage, claim, budget, sole};
     ``claim.failed`` {stage, claim, budget, error}; ``claim.recalled`` {stage, claim, budget, reclaim}: nobody had
-    taken it; ``frame.done`` {stage, frame, slots, ok, failed, ctx}; ``cancel`` {reason}; ``stage.timeout`` and
-    ``stage.reclaim`` (timers) {stage}; ``retry`` {} or {step}: failed work is to be run again; ``start``, ``pause`` and
-    ``resume`` carry nothing.
+    taken it; ``frame.done`` {stage, frame, slots, ok, failed, ctx, retries}; ``cancel`` {reason}; ``stage.timeout``
+    and ``stage.reclaim`` (timers) {stage}; ``retry`` {} or {step}: failed work is to be run again; ``start``, ``pause``
+    and ``resume`` carry nothing.
     """
 
     type: SignalType
@@ -111,6 +111,8 @@ class StageState:
     frames: int = 0
     ok: int = 0
     failed: int = 0
+    #: attempts of its rows that failed and were made again
+    retries: int = 0
     #: claims issued so far, to number them
     claimed: int = 0
     #: an empty claim came back while work was open; ``probe``: a frame has ended since, so one more may ask

@@ -12,14 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from noetl_celery.engine.assign import merge_paths
-from noetl_celery.engine.decision import Event
 from noetl_celery.errors import ServiceError
 from noetl_celery.ids import new_id
 from noetl_celery.runtime.lanes import lane_again
 from noetl_celery.runtime.names import StageNames, load_stage
 from noetl_celery.runtime.process import Process, abandon_rows
 from noetl_celery.runtime.row import Called, Parked
-from noetl_celery.store import children, crashes, events, executions, frames, rows, runs, stages
+from noetl_celery.runtime.telling import Told
+from noetl_celery.store import children, crashes, events, executions, frames, lines, rows, runs, stages
 from noetl_celery.store.db import Connection
 from noetl_celery.store.frames import FirstLane, NewFrame
 from noetl_celery.store.outbox import Dispatch
@@ -184,11 +184,9 @@ class Holding:
 
     # -- exchanging ------------------------------------------------------------------------------------------------
 
-    def exchange(
-        self, outcomes: Sequence[RowOutcome], told: Sequence[Event], want: int, after: After | None
-    ) -> Exchanged:
-        """Writes outcomes and events, and takes up to ``want`` rows. ``after``: nothing else is at work or waits, and
-        that is what follows if the frame ends with this."""
+    def exchange(self, outcomes: Sequence[RowOutcome], told: Told, want: int, after: After | None) -> Exchanged:
+        """Writes outcomes and what there is to tell, and takes up to ``want`` rows. ``after``: nothing else is at work
+        or waits, and that is what follows if the frame ends with this."""
         done = self.write(partial(self._exchange, outcomes, told, want, after), after)
         if want and not done.stop:
             self._accepted(done.taken, want)
@@ -197,7 +195,7 @@ class Holding:
     def _exchange(
         self,
         outcomes: Sequence[RowOutcome],
-        told: Sequence[Event],
+        told: Told,
         want: int,
         after: After | None,
         connection: Connection,
@@ -218,9 +216,13 @@ class Holding:
             self.parked = runs.places_taken(connection, self.frame_id, self.number)
         return Exchanged(self._take(connection, want, idle=after is not None))
 
-    def _tell(self, connection: Connection, told: Sequence[Event]) -> None:
-        if told and runs.held(connection, self.run_id):
-            events.append(connection, self.execution_id, told, frame_id=self.frame_id)
+    def _tell(self, connection: Connection, told: Told) -> None:
+        if told.lines:
+            place = self.execution_id, self.stage_id, self.frame_id
+            limit = self._process.settings.log_bytes
+            lines.write(connection, place, self.run_id, told.lines, limit_bytes=limit)
+        if told.events and runs.held(connection, self.run_id):
+            events.append(connection, self.execution_id, told.events, frame_id=self.frame_id)
 
     def write(self, work: Callable[[Connection], T], after: After | None = None) -> T:
         """Runs a write (with what follows, ``after``) while our lease may still hold; waits for PostgreSQL as long as
@@ -300,13 +302,11 @@ class Holding:
         frame = runs.leave_lane(connection, self.run_id, self.frame_id)
         return [] if frame is None else self._lane_again(connection, frame)
 
-    def give_up(self, back: Sequence[Back], told: Sequence[Event], at_work: int) -> list[Dispatch]:
+    def give_up(self, back: Sequence[Back], told: Told, at_work: int) -> list[Dispatch]:
         """Gives the lane up; rows that are left over get a fresh one. ``at_work``: rows that had no time to end."""
         return self._process.db.run(partial(self._give_up, back, told, at_work))
 
-    def _give_up(
-        self, back: Sequence[Back], told: Sequence[Event], at_work: int, connection: Connection
-    ) -> list[Dispatch]:
+    def _give_up(self, back: Sequence[Back], told: Told, at_work: int, connection: Connection) -> list[Dispatch]:
         self._tell(connection, told)
         rows.release(connection, self.frame_id, self.run_id, back)
         frame = runs.finish_lane(connection, self.run_id, self.frame_id)

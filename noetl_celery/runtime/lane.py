@@ -206,7 +206,7 @@ class Lane:
             return []
         self.process.pulse.drop(self.held.run_id)  # before the run goes, or the pulse would take it for lost
         self.notes.take()
-        return self.held.give_up(self.back, self.notes.events(self.outcomes), len(self.air))
+        return self.held.give_up(self.back, self.notes.told(self.outcomes), len(self.air))
 
     def _leave(self) -> None:
         """Hands over what has not begun, at once: another worker goes on beside the rows that are still in the air.
@@ -374,7 +374,7 @@ class Lane:
             self.process.pulse.drop(self.held.run_id)  # the run may end with this
         after = self.onward.after() if idle else None
         self.notes.take()
-        done = self.held.exchange(self.outcomes, self.notes.events(self.outcomes), want, after)
+        done = self.held.exchange(self.outcomes, self.notes.told(self.outcomes), want, after)
         if done.over:
             self.over = after
         elif idle:

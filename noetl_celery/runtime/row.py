@@ -15,6 +15,7 @@ from noetl_celery.engine.decision import Event
 from noetl_celery.engine.pipeline import DATA_KEYS, Call, Done, Failed, Pipeline, Position, Run, Wait
 from noetl_celery.engine.state import known
 from noetl_celery.errors import ErrorInfo, TemplateError, ToolError
+from noetl_celery.hiding import hidden
 from noetl_celery.ids import new_id
 from noetl_celery.outcome import Outcome
 from noetl_celery.playbook.plan import ResultPlan
@@ -25,6 +26,7 @@ from noetl_celery.runtime.process import Process
 from noetl_celery.runtime.sources import dead_letter
 from noetl_celery.runtime.telling import Notes, retried, sequence_event
 from noetl_celery.store.children import NewChild
+from noetl_celery.store.lines import Line
 from noetl_celery.store.results import Kept, Opener, encoded, keep
 from noetl_celery.store.rows import RowOutcome, TakenRow
 from noetl_celery.template import jsonable, plain
@@ -207,7 +209,7 @@ class RowRunner:
             config=step.config,
             input=step.input,
             credential=self._keychain.credential,
-            print=lambda line: log.info("%s", line, extra=names),
+            print=self._printer(taken.index, names),
             names=names,
             deadline=self._stage.deadline,
             context=context,
@@ -228,6 +230,16 @@ class RowRunner:
             if not self._lost_our_database(step, outcome) or time.monotonic() > give_up or self._pause(pause):
                 return outcome
             pause = min(pause * 2, 5.0)
+
+    def _printer(self, row: int, names: Mapping[str, str]) -> Callable[[str], None]:
+        """Where a task's lines go: to the worker's log, and to the execution's."""
+
+        def write_line(text: str) -> None:
+            log.info("%s", text, extra=names)
+            if self._process.settings.log_bytes:
+                self._notes.printed(Line(row, names["task"], hidden(text), time.monotonic()))
+
+        return write_line
 
     def _slot(self, target: str | None, pipeline: Pipeline) -> Slot | Parked | CalledBack | None:
         """Waits until the target may be asked; a row that would wait for long is parked meanwhile."""

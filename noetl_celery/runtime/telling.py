@@ -1,4 +1,5 @@
-"""Events that lanes write: retries, and the iterations of a loop over a collection."""
+"""What lanes tell beside outcomes: events of retries and of the iterations of a loop over a collection, and what tasks
+printed."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from noetl_celery.engine.decision import Event
 from noetl_celery.engine.pipeline import Wait
 from noetl_celery.playbook.plan import LoopPlan, TaskPlan
 from noetl_celery.runtime.names import StageNames
+from noetl_celery.store.lines import Line
 from noetl_celery.store.rows import RowOutcome
 
 #: retries named one by one in the event that tells of many
@@ -45,8 +47,16 @@ def retried(row: int, task: TaskPlan, wait: Wait) -> Retried:
     return Retried(row, task.name, "retry_scheduled" if task.older else "task.retry", wait.seconds, meta, error)
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is written with the next outcomes: events, and lines that tasks printed."""
+
+    events: Sequence[Event] = ()
+    lines: Sequence[Line] = ()
+
+
 class Notes:
-    """What the rows of a lane have to tell in the execution's events: they take notes, the lane writes them.
+    """What the rows of a lane have to tell: they take notes, the lane writes them.
 
     Rows go on taking notes while a transaction (which may be run twice) writes those that were there when it began. A
     crash takes its notes along: they tell, and nothing hangs on them.
@@ -57,7 +67,8 @@ class Notes:
         self._stage, self._items = stage, items
         self._retried: deque[Retried] = deque()
         self._told: deque[Event] = deque()
-        self._taken: tuple[list[Retried], list[Event]] = ([], [])
+        self._printed: deque[Line] = deque()
+        self._taken: tuple[list[Retried], list[Event], list[Line]] = ([], [], [])
 
     def retried(self, note: Retried) -> None:
         self._retried.append(note)
@@ -65,31 +76,37 @@ class Notes:
     def tell(self, event: Event) -> None:
         self._told.append(event)
 
+    def printed(self, line: Line) -> None:
+        self._printed.append(line)
+
     def take(self) -> None:
-        """From now on :meth:`events` are about the notes that there are."""
-        self._taken = list(self._retried), list(self._told)
+        """From now on :meth:`told` is about the notes that there are."""
+        self._taken = list(self._retried), list(self._told), list(self._printed)
 
     def drop(self) -> None:
         """What was taken is not to be written."""
-        self._taken = [], []
+        self._taken = [], [], []
 
     def written(self) -> None:
         """What was taken is committed."""
-        for _ in self._taken[0]:
+        retried, told, printed = self._taken
+        for _ in retried:
             self._retried.popleft()
-        for _ in self._taken[1]:
+        for _ in told:
             self._told.popleft()
+        for _ in printed:
+            self._printed.popleft()
         self.drop()
 
-    def events(self, outcomes: Sequence[RowOutcome]) -> list[Event]:
-        """The events of what was taken, and of the rows that end with it."""
+    def told(self, outcomes: Sequence[RowOutcome]) -> Told:
+        """What was taken, with the events of the rows that end with it."""
         stage, loop = self._stage, self._stage.step.loop
         together = loop is not None and loop.cursor is not None
         told = retry_events(self._taken[0], stage.step.name, stage.stage_id, together=together)
         told += self._taken[1]
         if loop is not None and self._items is not None:
             told += iteration_events(outcomes, stage.step.name, stage.stage_id, stage.execution_id, loop, self._items)
-        return told
+        return Told(told, self._taken[2])
 
 
 def retry_events(notes: Sequence[Retried], step: str, stage_id: int, *, together: bool) -> list[Event]:

@@ -15,7 +15,7 @@ from noetl_celery.store.db import Connection, execute, one
 _RETURN = """
     WITH held AS MATERIALIZED (
         SELECT r.row_index, b.begun, b.begun AND r.crashes + 1 >= %(max)s AS condemned,
-               b.begun AND r.crashes + 1 >= %(max)s + f.dead_letter::int AS fails, r.waits_for
+               b.begun AND r.crashes + 1 >= %(max)s + f.dead_letter::int AS fails, r.waits_for, r.retries
         FROM noetl.row r JOIN noetl.frame f USING (frame_id)
         CROSS JOIN LATERAL (
             -- NULL: its worker was of a version that does not say; any row may have begun
@@ -33,12 +33,13 @@ _RETURN = """
     ), counted AS (
         SELECT count(*) FILTER (WHERE fails) AS failed, count(*) FILTER (WHERE NOT fails) AS returned,
                count(*) FILTER (WHERE begun AND NOT condemned) AS again, coalesce(bool_or(begun), false) AS begun,
+               coalesce(sum(retries) FILTER (WHERE fails), 0) AS retries,
                coalesce(array_agg(waits_for) FILTER (WHERE fails AND waits_for IS NOT NULL), '{}') AS children
         FROM held
     )
     UPDATE noetl.frame f
     SET open_rows = f.open_rows - c.failed, failed_rows = f.failed_rows + c.failed,
-        reruns = f.reruns + c.again, attempt = f.attempt + c.begun::int,
+        retries = f.retries + c.retries, reruns = f.reruns + c.again, attempt = f.attempt + c.begun::int,
         stopping = f.stopping OR (f.fail_fast AND c.failed > 0)
     FROM counted c, noetl.stage s
     WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND s.stage_id = f.stage_id

@@ -18,6 +18,9 @@ _COLUMNS = (
     "execution_id, parent_execution_id, catalog_id, path, status, workload, error, created_at, started_at, finished_at"
 )
 
+#: of a loop: what people look at while it runs
+_COUNTED = ("ok", "failed", "frames", "retries")
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -97,9 +100,10 @@ def save(connection: Connection, state: ExecutionState, decision: Decision, read
         connection,
         """
         WITH counted AS (
-            UPDATE noetl.stage s SET ok_rows = c.ok, failed_rows = c.failed, frames = c.frames
-            FROM json_to_recordset(%(loops)s) AS c(stage_id bigint, ok int, failed int, frames int)
-            WHERE s.stage_id = c.stage_id AND (s.ok_rows, s.failed_rows, s.frames) <> (c.ok, c.failed, c.frames)
+            UPDATE noetl.stage s SET ok_rows = c.ok, failed_rows = c.failed, frames = c.frames, retries = c.retries
+            FROM json_to_recordset(%(loops)s) AS c(stage_id bigint, ok int, failed int, frames int, retries int)
+            WHERE s.stage_id = c.stage_id
+              AND (s.ok_rows, s.failed_rows, s.frames, s.retries) <> (c.ok, c.failed, c.frames, c.retries)
         ), consumed AS (
             DELETE FROM noetl.signal WHERE signal_id = ANY(%(read)s)
         )
@@ -117,7 +121,7 @@ def save(connection: Connection, state: ExecutionState, decision: Decision, read
         ctx=Json(state.ctx) if decision.ctx_changed else None,
         loops=Json(
             [
-                {"stage_id": stage.stage_id, "ok": stage.ok, "failed": stage.failed, "frames": stage.frames}
+                {"stage_id": stage.stage_id, **{name: getattr(stage, name) for name in _COUNTED}}
                 for stage in state.stages.values()
                 if stage.kind != "single"
             ]

@@ -260,7 +260,7 @@ def skip_unstarted(connection: Connection, frame_id: int) -> int:
 
 #: what the execution is told of a frame that has ended
 _DONE = """json_build_object('stage', stage_id, 'frame', %(frame)s::bigint, 'slots', slots, 'ok', ok,
-                             'failed', failed, 'ctx', has_ctx)"""
+                             'failed', failed, 'ctx', has_ctx, 'retries', retries)"""
 
 
 def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> None:
@@ -288,7 +288,7 @@ def ending(connection: Connection, frame_id: int, run_id: int | None, *, republi
             FROM noetl.stage s
             WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND f.open_rows = 0 AND s.stage_id = f.stage_id
             RETURNING f.execution_id, f.stage_id, f.frame_index, f.slots, f.ok_rows * f.weight AS ok,
-                      f.failed_rows * f.weight AS failed, f.has_ctx, f.reruns, s.step_name, s.kind
+                      f.failed_rows * f.weight AS failed, f.has_ctx, f.reruns, f.retries, s.step_name, s.kind
         ), told AS (
             {signals.telling("'frame.done'", _DONE, "ended")}
         ), released AS (

@@ -42,6 +42,8 @@ class Pruned:
     rows: int = 0
     claims: int = 0
     results: int = 0
+    #: lines that tasks printed
+    logs: int = 0
     partitions: tuple[Partition, ...] = ()
 
     def plus(self, counts: dict[str, int]) -> Pruned:
@@ -155,7 +157,7 @@ def _page(connection: Connection, *, cutoff: datetime, after: tuple[datetime, in
 def _counted(run: Runner, family: _Family) -> Iterator[dict[str, int]]:
     yield {"executions": len(family.members)}
     of_frames = "noetl.row JOIN noetl.frame USING (frame_id)"
-    for name in ("stages", "frames", "claims", "results", "rows"):
+    for name in ("stages", "frames", "claims", "results", "logs", "rows"):
         source = of_frames if name == "rows" else f"noetl.{name[:-1]}"
         count = f"SELECT count(*) AS n FROM {source} WHERE execution_id = ANY(%(ids)s)"
         (line,) = run(partial(every, sql=count, ids=family.members))
@@ -218,7 +220,7 @@ def _remove_some(connection: Connection, *, ids: list[int]) -> tuple[bool, dict[
     counts["frames"] = _delete(connection, "frame", "frame_id = ANY(%(frames)s)", PAGE, frames=frames)
     if len(frames) == PAGE:
         return True, counts
-    for name, limit in (("results", PAGE), ("claims", BATCH), ("stages", BATCH)):
+    for name, limit in (("results", PAGE), ("logs", BATCH), ("claims", BATCH), ("stages", BATCH)):
         counts[name] = of_ids(name[:-1], limit)
         if counts[name] == limit:
             return True, counts

@@ -154,13 +154,15 @@ def finish(
                 aggregate = g.aggregate::json, waits_for = NULL, finished_at = clock_timestamp()
             FROM given g
             WHERE r.frame_id = %(frame)s AND r.row_index = g.row_index AND r.status = 'TAKEN' AND r.taken_by = %(run)s
-            RETURNING r.status, r.ctx IS NOT NULL AS ctx
+            RETURNING r.status, r.ctx IS NOT NULL AS ctx, r.retries
         ), counted AS (
-            SELECT count(*) AS n, count(*) FILTER (WHERE status = 'OK') AS ok, coalesce(bool_or(ctx), false) AS ctx
+            SELECT count(*) AS n, count(*) FILTER (WHERE status = 'OK') AS ok, coalesce(bool_or(ctx), false) AS ctx,
+                   coalesce(sum(retries), 0) AS retries
             FROM done
         )
         UPDATE noetl.frame f
         SET open_rows = f.open_rows - c.n, ok_rows = f.ok_rows + c.ok, failed_rows = f.failed_rows + c.n - c.ok,
+            retries = f.retries + c.retries,
             has_ctx = f.has_ctx OR c.ctx, stopping = f.stopping OR (f.fail_fast AND c.n > c.ok)
         FROM counted c WHERE f.frame_id = %(frame)s
         RETURNING c.n, f.open_rows, f.stopping

@@ -45,7 +45,7 @@ def close_stages(connection: Connection, closings: Iterable[Closing]) -> None:
             """
             UPDATE noetl.stage SET status = %(status)s, result = %(result)s, task_results = %(tasks)s,
                    error = %(error)s, state = %(state)s, ok_rows = %(ok)s, failed_rows = %(failed)s,
-                   frames = %(frames)s, closed_at = clock_timestamp()
+                   frames = %(frames)s, retries = %(retries)s, closed_at = clock_timestamp()
             WHERE stage_id = %(stage)s AND status = 'OPEN'
             """,
             stage=closing.stage_id,
@@ -58,6 +58,7 @@ def close_stages(connection: Connection, closings: Iterable[Closing]) -> None:
             ok=closing.ok,
             failed=closing.failed,
             frames=closing.frames,
+            retries=closing.retries,
         )
 
 
@@ -267,7 +268,7 @@ class TableFacts:
         rows = every(
             self._connection,
             """
-            SELECT frame_id, slots, ok_rows * weight AS ok, failed_rows * weight AS failed FROM noetl.frame f
+            SELECT frame_id, slots, ok_rows * weight AS ok, failed_rows * weight AS failed, retries FROM noetl.frame f
             WHERE stage_id = %(stage)s AND frame_id > %(after)s AND status = 'COMPLETED' AND ok_rows < rows
               AND EXISTS (SELECT FROM noetl.row r WHERE r.frame_id = f.frame_id AND r.status = ANY(%(statuses)s))
             ORDER BY frame_id LIMIT %(limit)s

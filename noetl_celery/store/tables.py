@@ -146,6 +146,8 @@ stage = sa.Table(
     _count("ok_rows"),
     _count("failed_rows"),
     _count("frames"),
+    #: attempts of its ended rows that failed and were made again
+    _count("retries"),
     #: what the playbook's ``loop.cursor.count`` said when the loop began
     _big("total", nullable=True),
     _json("result"),
@@ -204,6 +206,8 @@ frame = sa.Table(
     _big("token", nullable=True),
     #: rows that had begun and were run again because their worker died
     _count("reruns"),
+    #: attempts of its ended rows that failed and were made again
+    _count("retries"),
     sa.Column("stopping", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("fail_fast", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("has_ctx", sa.Boolean, nullable=False, server_default=sa.false()),
@@ -363,6 +367,23 @@ event = sa.Table(
     sa.Index("event_execution_idx", "execution_id", "event_id"),
     sa.Index("event_frame_idx", "frame_id", postgresql_where=sa.text("frame_id IS NOT NULL")),
     postgresql_partition_by="RANGE (created_at)",
+)
+
+log = sa.Table(
+    "log",
+    metadata,
+    #: a line that a task printed
+    _id("log_id", generated=True),
+    _big("execution_id"),
+    _big("stage_id"),
+    _big("frame_id"),
+    sa.Column("row_index", sa.Integer, nullable=False),
+    _text("task"),
+    _text("text"),
+    #: what the lines of the execution come to with this one, in bytes; about that where several were written at once
+    _big("total"),
+    sa.Column("printed_at", sa.TIMESTAMP(timezone=True), nullable=False),
+    sa.Index("log_execution_idx", "execution_id", "log_id"),
 )
 
 sweep = sa.Table(

@@ -160,7 +160,7 @@ class World:
 
     def everything(self) -> dict[str, list[dict[str, Any]]]:
         """All rows of all tables that a write of a run may touch: to see that nothing changed."""
-        tables = ("execution", "stage", "claim", "frame", "row", "run", "signal", "outbox", "wakeup", "event")
+        tables = ("execution", "stage", "claim", "frame", "row", "run", "signal", "outbox", "wakeup", "log", "event")
         return {name: self.q(f"SELECT * FROM noetl.{name} AS t ORDER BY t::text") for name in tables}
 
     def rows(self, frame_id: int) -> list[str]:

@@ -254,7 +254,7 @@ def test_a_lane_that_lost_its_lease_tells_nothing(world: World) -> None:
 
     with pytest.raises(LeaseLost):
         lane.work()
-    assert lane.held.give_up([], lane.notes.events(lane.outcomes), 0) == []
+    assert lane.held.give_up([], lane.notes.told(lane.outcomes), 0) == []
     lane.close()
     assert len(world.probe.calls) >= 3
     assert world.everything() == before

@@ -224,7 +224,7 @@ def test_the_last_outcome_ends_the_frame_once(world: World) -> None:
     assert frame(world)["completed_at"] is not None
     assert world.events(EXECUTION) == ["cursor.item.done", "frame.committed"]
     (data,) = world.column("SELECT data FROM noetl.signal")
-    assert data == {"stage": STAGE, "frame": FRAME, "slots": 2, "ok": 3, "failed": 9, "ctx": False}
+    assert data == {"stage": STAGE, "frame": FRAME, "slots": 2, "ok": 3, "failed": 9, "ctx": False, "retries": 0}
     assert world.q("SELECT * FROM noetl.outbox") == []
     before = world.everything()
     world.do(frames.end, FRAME, **AGAIN)

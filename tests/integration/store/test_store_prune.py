@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 MONTH = timedelta(days=30)
 #: tables with rows of executions; those of ``row`` and ``wakeup`` are found by their frames
-TABLES = ("execution", "stage", "claim", "frame", "result", "signal", "outbox", "run")
+TABLES = ("execution", "stage", "claim", "frame", "result", "log", "signal", "outbox", "run")
 
 
 def pruned(world: World, older_than: timedelta = MONTH, **options: Any) -> Pruned:
@@ -64,6 +64,10 @@ def member(world: World, parent: int | None = None, *, days: int = 40, status: s
         "VALUES (%s, %s, %s, 'EMPTY', 0, true, false)", claim, stage, execution,
     )  # fmt: skip
     world.q("INSERT INTO noetl.result (result_id, execution_id, body, bytes) VALUES (%s, %s, '1', 1)", claim, execution)
+    world.q(
+        "INSERT INTO noetl.log (execution_id, stage_id, frame_id, row_index, task, text, total, printed_at) "
+        "VALUES (%s, %s, %s, 0, 't', 'printed', 107, clock_timestamp())", execution, stage, frame,
+    )  # fmt: skip
     return execution
 
 
@@ -157,10 +161,11 @@ def test_batches_of_any_size_remove_the_same(batch: int, world: World, monkeypat
     stays = member(world, days=1)
     told: list[Pruned] = []
     done = pruned(world, told=told.append)
-    assert (done.executions, done.stages, done.frames, done.rows, done.claims, done.results) == (11, 11, 11, 22, 11, 11)
+    assert (done.executions, done.stages, done.frames, done.rows, done.claims) == (11, 11, 11, 22, 11)
+    assert (done.results, done.logs) == (11, 11)
     assert told[-1] == done
     assert here(world) == {stays}
-    assert left(world, stays) == {"execution": 1, "stage": 1, "claim": 1, "frame": 1, "row": 2, "result": 1}
+    assert left(world, stays) == {"execution": 1, "stage": 1, "claim": 1, "frame": 1, "row": 2, "result": 1, "log": 1}
 
 
 def test_interrupted_anywhere_it_can_be_run_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,25 @@ def test_frames_open_again_no_faster_than_the_loop_allows() -> None:
     assert (told.stage("drain").again, len(told.last.claims)) == (None, 1)
 
 
+def test_retries_of_a_frame_that_is_opened_again_are_counted_once() -> None:
+    told = Told([cursor("drain", **FAIL_FAST)])
+    told.filled("drain")
+    told.frame("drain", ok=4, failed=1, frame=11, retries=6)
+    assert told.last.closings[-1].retries == 6
+    told.facts.unfinished_frames = [Unfinished(11, 1, 4, 1, 6)]
+    told.tell("retry")
+    assert told.stage("drain").retries == 0
+    told.frame("drain", ok=5, frame=11, retries=7)  # the frame goes on counting
+    assert told.stage("drain").retries == 7
+
+
+def test_a_frame_that_a_version_before_has_ended_tells_of_no_retries() -> None:
+    told = Told([cursor("drain")])
+    told.filled("drain")
+    told.frame("drain", ok=5)
+    assert told.stage("drain").retries == 0
+
+
 def test_a_frame_that_holds_more_slots_than_are_free_waits() -> None:
     told = Told([cursor("drain", flight=3, frames=False, **FAIL_FAST)])
     told.filled("drain", budget=2, slots=2)
