@@ -45,6 +45,15 @@ async def _stepped(items: Iterator[T] | Generator[T, None, None]) -> AsyncIterat
         yield item  # type: ignore[misc]
 
 
+async def _paused(feed: Generator[T | float, None, None]) -> AsyncIterator[T]:
+    """What a feed brings; the seconds between are paused in the event loop."""
+    async for found in _stepped(feed):
+        if isinstance(found, float):
+            await asyncio.sleep(found)
+        else:
+            yield found
+
+
 class AsyncExecution:
     """:class:`~noetl_celery.execution.Execution`, to be awaited. ``sync`` is the synchronous one."""
 
@@ -112,11 +121,15 @@ class AsyncExecution:
 
     async def events(self, after: int = 0, *, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
         """See :meth:`Execution.events <noetl_celery.execution.Execution.events>`."""
-        async for found in _stepped(self.sync.event_feed(after, follow=follow)):
-            if isinstance(found, float):
-                await asyncio.sleep(found)
-            else:
-                yield found
+        async for event in _paused(self.sync.event_feed(after, follow=follow)):
+            yield event
+
+    async def logs(
+        self, step: str | None = None, *, after: int = 0, tail: int | None = None, follow: bool = False
+    ) -> AsyncIterator[dict[str, Any]]:
+        """See :meth:`Execution.logs <noetl_celery.execution.Execution.logs>`."""
+        async for line in _paused(self.sync.log_feed(step, after=after, tail=tail, follow=follow)):
+            yield line
 
 
 class AsyncNoetl:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import ExecutionFailed, InputError, NotFound, ServiceError, WaitTimeout
+from noetl_celery.feed import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, feed
 from noetl_celery.report import Snapshot, StepProgress, brief_error, build_report, step_progress
 
 if TYPE_CHECKING:
@@ -19,13 +20,10 @@ if TYPE_CHECKING:
     from noetl_celery.store.results import Opener
     from noetl_celery.store.verify import Verification
 
-FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.05, 0.5
 #: how long PostgreSQL may be away once it was reached
 AWAY_SECONDS = 60.0
-EVENT_PAGE = 1000
-ROW_PAGE = 1000
-#: events that commit late may have an earlier id than ones already seen; so far back we look again
-EVENT_OVERLAP = 10_000
+#: events, rows and lines that are read at once
+PAGE = 1000
 
 
 class Execution:
@@ -224,16 +222,21 @@ class Execution:
         """
         from noetl_celery.store import browse
 
+        after = browse.START
+        look = partial(browse.rows, stage_id=self._last_stage(step)["stage_id"], limit=PAGE, failed=failed)
+        while page := self._client.read(partial(look, after=after)):
+            yield from page
+            after = page[-1]["frame"], page[-1]["frame_id"], page[-1]["row"]
+
+    def _last_stage(self, step: str) -> Mapping[str, Any]:
+        from noetl_celery.store import browse
+
         stage = self._client.read(lambda connection: browse.last_stage(connection, self.id, step))
         if stage is None:
             entered = ", ".join(line["step_name"] for line in self.steps())
             hint = f"these were: {entered}" if entered else "no step was"
             raise NotFound(f"execution {self.id} has not entered a step '{step}'", hint=hint)
-        after = browse.START
-        look = partial(browse.rows, stage_id=stage["stage_id"], limit=ROW_PAGE, failed=failed)
-        while page := self._client.read(partial(look, after=after)):
-            yield from page
-            after = page[-1]["frame"], page[-1]["frame_id"], page[-1]["row"]
+        return stage
 
     def explain(self) -> list[Reason]:
         """Why it is where it is, in words, with what to do. Workers are asked which queues they take (a second).
@@ -252,37 +255,44 @@ class Execution:
 
     def events(self, after: int = 0, *, follow: bool = False) -> Iterator[dict[str, Any]]:
         """What happened, oldest first, from behind the event id ``after``; with ``follow`` until the execution ends."""
-        for found in self.event_feed(after, follow=follow):
-            if isinstance(found, float):
-                time.sleep(found)
-            else:
-                yield found
+        return _paused(self.event_feed(after, follow=follow))
 
     def event_feed(self, after: int = 0, *, follow: bool = False) -> Generator[dict[str, Any] | float, None, None]:
         """Events, and between them seconds to pause: :meth:`events` for those who pause in their own way."""
         from noetl_celery.store import events
 
-        seen: set[int] = set()
-        start, pause = after, FIRST_POLL_SECONDS
-        while True:
-            # Asked before reading: an execution that has ended writes no further event.
-            final = not follow or self.status() in FINAL
-            position, fresh = start, False
-            while page := self._client.read(
-                lambda c, at=position: events.read(c, self.id, after=at, limit=EVENT_PAGE)  # type: ignore[misc]
-            ):
-                for event in page:
-                    if event["event_id"] not in seen:
-                        seen.add(event["event_id"])
-                        fresh = True
-                        yield event
-                position = page[-1]["event_id"]
-            if final:
-                return
-            start = max(after, position - EVENT_OVERLAP)
-            seen = {event_id for event_id in seen if event_id > start}
-            pause = FIRST_POLL_SECONDS if fresh else min(pause * 1.5, LONGEST_POLL_SECONDS)
-            yield pause
+        look = partial(events.read, execution_id=self.id, limit=PAGE)
+        return feed(
+            lambda at: self._client.read(partial(look, after=at)), self._ended, "event_id", after, follow=follow
+        )
+
+    def logs(
+        self, step: str | None = None, *, after: int = 0, tail: int | None = None, follow: bool = False
+    ) -> Iterator[dict[str, Any]]:
+        """What tasks printed, oldest first: of all steps, or of all visits of one; from behind the line ``after``, or
+        the last ``tail`` lines; with ``follow`` until the execution ends.
+
+        Each as :func:`noetl_celery.store.lines.read` has it. Raises ``NotFound`` for a step that was never entered.
+        """
+        return _paused(self.log_feed(step, after=after, tail=tail, follow=follow))
+
+    def log_feed(
+        self, step: str | None = None, *, after: int = 0, tail: int | None = None, follow: bool = False
+    ) -> Generator[dict[str, Any] | float, None, None]:
+        """Lines, and between them seconds to pause: :meth:`logs` for those who pause in their own way."""
+        from noetl_celery.store import lines
+
+        if tail is not None:
+            before = partial(lines.before_the_last, execution_id=self.id, step=step, count=tail)
+            after = max(after, self._client.read(before))
+        look = partial(lines.read, execution_id=self.id, step=step, limit=PAGE)
+        found = feed(lambda at: self._client.read(partial(look, after=at)), self._ended, "log_id", after, follow=follow)
+        if (yield from _any(found)) or step is None:
+            return
+        self._last_stage(step)
+
+    def _ended(self) -> bool:
+        return self.status() in FINAL
 
     def cancel(self, reason: str | None = None) -> bool:
         """Asks for the end of the execution: no new row starts, running ones finish. False if it had ended already.
@@ -358,6 +368,23 @@ class Execution:
             return status not in FINAL
         self.announced = self._client.announce(self.id)
         return True
+
+
+def _paused(feed: Generator[dict[str, Any] | float, None, None]) -> Iterator[dict[str, Any]]:
+    for found in feed:
+        if isinstance(found, float):
+            time.sleep(found)
+        else:
+            yield found
+
+
+def _any(feed: Generator[dict[str, Any] | float, None, None]) -> Generator[dict[str, Any] | float, None, bool]:
+    """All of a feed; was there anything but pauses?"""
+    something = False
+    for found in feed:
+        something = something or not isinstance(found, float)
+        yield found
+    return something
 
 
 _RETRY_HINT = "`noetl-celery retry ID --rows failed STEP` runs failed rows of a loop again"

@@ -21,6 +21,7 @@ from noetl_celery.cli import console, control, credentials, database, executions
 from noetl_celery.cli.doctor import doctor
 from noetl_celery.cli.explain import explain
 from noetl_celery.cli.lint import lint
+from noetl_celery.cli.logs import logs
 from noetl_celery.cli.plan import plan
 from noetl_celery.cli.prune import prune
 from noetl_celery.cli.rows import rows
@@ -75,6 +76,7 @@ app.command()(control.retry)
 app.command()(executions.events)
 app.command()(executions.result)
 app.command()(rows)
+app.command()(logs)
 app.command()(explain)
 app.command("list")(executions.list_)
 app.command()(lint)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from noetl_celery.store.db import Connection, every, execute
+from noetl_celery.store.db import Connection, every, execute, one
 from noetl_celery.store.events import plain
 
 #: what a line counts for beside its text, towards the limit: about what its row takes
@@ -78,12 +78,21 @@ def read(
 ) -> list[dict[str, Any]]:
     """Lines of an execution, or of all visits of one step, with an id above ``after``, oldest first, at most ``limit``.
 
-    ``{log_id, at, step, visit, frame, row, task, text}``: ``frame`` and ``row`` number them in their stage, as
-    :func:`noetl_celery.store.browse.rows` does.
+    ``{log_id, at, step, visit, kind, frame, row, task, text}``: ``frame`` and ``row`` are those of
+    :func:`noetl_celery.store.browse.rows`, ``kind`` that of the step: ``single``, ``collection`` or ``cursor``.
     """
     return every(
         connection,
-        _READ.format(which="l.log_id > %(after)s", order="ASC"),
+        f"""
+        SELECT l.log_id, l.printed_at AS at, s.step_name AS step, s.visit, s.kind, f.frame_index AS frame,
+               l.row_index AS row, l.task, l.text
+        FROM (
+            SELECT l.log_id, l.stage_id, l.frame_id, l.row_index, l.task, l.text, l.printed_at FROM noetl.log l
+            WHERE l.execution_id = %(execution)s AND l.log_id > %(after)s AND {_OF_STEP}
+            ORDER BY l.log_id LIMIT %(limit)s
+        ) AS l JOIN noetl.stage s USING (stage_id) JOIN noetl.frame f USING (frame_id)
+        ORDER BY l.log_id
+        """,
         execution=execution_id,
         step=step,
         after=after,
@@ -91,20 +100,22 @@ def read(
     )
 
 
-def last(connection: Connection, execution_id: int, *, step: str | None = None, limit: int) -> list[dict[str, Any]]:
-    """The last ``limit`` lines, oldest first, as :func:`read` has them."""
-    found = every(connection, _READ.format(which="true", order="DESC"), execution=execution_id, step=step, limit=limit)
-    return found[::-1]
+def before_the_last(connection: Connection, execution_id: int, *, step: str | None = None, count: int) -> int:
+    """The id behind which the last ``count`` lines are; those that are there now."""
+    found = one(
+        connection,
+        f"""
+        SELECT l.log_id FROM noetl.log l WHERE l.execution_id = %(execution)s AND {_OF_STEP}
+        ORDER BY l.log_id DESC OFFSET %(count)s LIMIT 1
+        """,
+        execution=execution_id,
+        step=step,
+        count=count,
+    )
+    return int(found["log_id"]) if found else 0
 
 
-_READ = """
-    SELECT l.log_id, l.printed_at AS at, s.step_name AS step, s.visit, f.frame_index AS frame, l.row_index AS row,
-           l.task, l.text
-    FROM (
-        SELECT log_id, stage_id, frame_id, row_index, task, text, printed_at FROM noetl.log l
-        WHERE l.execution_id = %(execution)s AND {which} AND (%(step)s::text IS NULL OR l.stage_id = ANY(ARRAY(
-            SELECT stage_id FROM noetl.stage WHERE execution_id = %(execution)s AND step_name = %(step)s)))
-        ORDER BY l.log_id {order} LIMIT %(limit)s
-    ) AS l JOIN noetl.stage s USING (stage_id) JOIN noetl.frame f USING (frame_id)
-    ORDER BY l.log_id {order}
+_OF_STEP = """
+    (%(step)s::text IS NULL OR l.stage_id = ANY(ARRAY(
+        SELECT stage_id FROM noetl.stage WHERE execution_id = %(execution)s AND step_name = %(step)s)))
 """

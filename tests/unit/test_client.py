@@ -231,6 +231,7 @@ def test_the_asynchronous_twin_has_the_same_shape() -> None:
     hidden = {
         "looks",
         "event_feed",
+        "log_feed",
         "outcome",
         "run",
         "read",

@@ -125,7 +125,9 @@ def test_pages_steps_and_the_last_lines(world: World) -> None:
     first = world.do(lines.read, execution, limit=2)
     rest = world.do(lines.read, execution, after=first[-1]["log_id"], limit=9)
     assert [line["text"] for line in first + rest] == list("01234")
-    assert [line["text"] for line in world.do(lines.last, execution, limit=2)] == ["3", "4"]
+    for count, texts in ((0, []), (2, ["3", "4"]), (9, list("01234"))):
+        before = world.do(lines.before_the_last, execution, count=count)
+        assert [line[-1] for line in printed(world, execution, after=before)] == texts
     assert printed(world, execution, step="start") == printed(world, execution)
     assert printed(world, execution, step="other") == []
 
