@@ -211,7 +211,7 @@ def step_summaries(connection: Connection, execution_id: int) -> list[dict[str, 
         connection,
         """
         SELECT * FROM (
-            SELECT DISTINCT ON (step_name) step_name, stage_id, visit, kind, status, error, frames,
+            SELECT DISTINCT ON (step_name) step_name, stage_id, visit, kind, status, error, frames, retries,
                    ok_rows AS ok, failed_rows AS failed, opened_at, closed_at, state IS NOT NULL AS kept,
                    CASE WHEN kind = 'cursor' THEN result #> '{failures,0,error}' END AS first_failure,
                    extract(epoch FROM coalesce(closed_at, clock_timestamp()) - opened_at)::float AS seconds

@@ -123,7 +123,9 @@ execution = sa.Table(
     _now("created_at"),
     _time("started_at"),
     _time("finished_at"),
-    sa.Index("execution_created_at_idx", "created_at"),
+    sa.Index("execution_created_at_idx", "created_at", "execution_id"),
+    sa.Index("execution_status_idx", "status", "created_at", "execution_id"),
+    sa.Index("execution_path_idx", "path", "created_at", "execution_id"),
     sa.Index(
         "execution_parent_idx", "parent_execution_id", postgresql_where=sa.text("parent_execution_id IS NOT NULL")
     ),

@@ -124,8 +124,11 @@ def frames(found: Sequence[Mapping[str, Any]]) -> list[Line]:
     for frame in found:
         start, claimed, end = begun[frame["frame_id"]], frame["claimed_at"], ends[frame["frame_id"]]
         seconds = (end - claimed).total_seconds()
-        kind = "failed" if frame["failed"] else "open" if frame["status"] == "RUNNING" else frame["status"].lower()
-        bars = [span.bar(claimed, end, kind, f"frame {frame['frame']}: {seconds_text(seconds)}")]
+        kind = "open" if frame["status"] == "RUNNING" else frame["status"].lower()
+        good = claimed + (end - claimed) * (1 - frame["failed"] / max(frame["rows"], 1))
+        bars = [span.bar(claimed, good, kind, f"frame {frame['frame']}: {seconds_text(seconds)}")]
+        if frame["failed"]:
+            bars.append(span.bar(good, end, "failed", f"{frame['failed']:,} of {frame['rows']:,} rows failed"))
         waited = (claimed - start).total_seconds()
         if waited > 0:
             bars.insert(0, span.bar(start, claimed, "claim", f"claim: {seconds_text(waited)}"))

@@ -11,13 +11,13 @@ from noetl_celery.errors import InputError
 from noetl_celery.execution import Execution
 from noetl_celery.explanation import explain
 from noetl_celery.report import step_progress
-from noetl_celery.store import browse, catalog, events, executions, situation, timeline
+from noetl_celery.store import browse, catalog, events, executions, lines, situation, timeline
 from noetl_celery.web import charts, drawings
 
 Query = Mapping[str, str]
 Names = dict[str, Any]
 
-ROWS, EVENTS, FRAMES, STAGES, CHILDREN = 100, 200, 60, 40, 20
+ROWS, LINES, EVENTS, FRAMES, STAGES, CHILDREN = 100, 500, 200, 60, 40, 20
 
 
 def overview(client: Noetl, execution: Execution, _: Query) -> Names:
@@ -59,7 +59,7 @@ def _plots(client: Noetl, steps: list[dict[str, Any]]) -> Names:
     return {
         "step": last["step_name"],
         "rows": charts.plot(points, ("ok", "failed"), span=span, seconds=last["seconds"]),
-        "again": charts.plot(points, ("reruns",), span=span, seconds=last["seconds"]),
+        "again": charts.plot(points, ("retries", "reruns"), span=span, seconds=last["seconds"]),
     }
 
 
@@ -118,6 +118,18 @@ def rows(client: Noetl, execution: Execution, query: Query) -> Names:
     }
 
 
+def logs(client: Noetl, execution: Execution, query: Query) -> Names:
+    """What tasks printed, the last lines last; with ``after`` those from there on."""
+    row = client.read(lambda c: executions.get(c, execution.id))
+    if query.get("after"):
+        after = _number(query, "after", 0)
+    else:
+        after = client.read(lambda c: lines.before_the_last(c, execution.id, count=LINES))
+    found = client.read(lambda c: lines.read(c, execution.id, after=after, limit=LINES))
+    more = f"?after={found[-1]['log_id']}" if query.get("after") and len(found) == LINES else ""
+    return {"execution": row, "lines": found, "more": more, "first": after > 0}
+
+
 def events_(client: Noetl, execution: Execution, query: Query) -> Names:
     """What happened, the latest first."""
     before = _number(query, "before", events.LATEST)
@@ -144,6 +156,7 @@ TABS: Mapping[str, Callable[[Noetl, Execution, Query], Names]] = {
     "overview": overview,
     "timeline": timeline_,
     "rows": rows,
+    "logs": logs,
     "events": events_,
     "playbook": playbook,
 }
