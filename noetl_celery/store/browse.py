@@ -77,20 +77,19 @@ def rows(
     frame_index, frame_id, row_index = after
     found = every(
         connection,
-        """
+        f"""
         SELECT f.frame_index AS frame, f.frame_id, r.row_index AS row, r.status, r.retries, r.crashes,
                r.payload AS item, r.error, r.waits_for, r.finished_at
         FROM noetl.frame f JOIN noetl.row r USING (frame_id)
         WHERE f.stage_id = %(stage)s AND f.status IN ('RUNNING', 'COMPLETED') AND f.frame_index >= %(index)s
           AND (f.frame_index, f.frame_id, r.row_index) > (%(index)s, %(frame)s, %(row)s)
-          AND (NOT %(failed)s OR (f.failed_rows > 0 AND r.status = 'FAILED'))
+          {"AND f.failed_rows > 0 AND r.status = 'FAILED'" if failed else ""}
         ORDER BY f.frame_index, f.frame_id, r.row_index LIMIT %(limit)s
         """,
         stage=stage_id,
         index=frame_index,
         frame=frame_id,
         row=row_index,
-        failed=failed,
         limit=limit,
     )
     return [{**row, "item": brief(row["item"])} for row in found]

@@ -40,7 +40,8 @@ def frames(connection: Connection, stage_id: int, *, before: int = END, limit: i
         """
         SELECT f.frame_id, f.frame_index AS frame, f.status, f.rows, f.ok_rows AS ok, f.failed_rows AS failed,
                f.open_rows AS open, f.retries, f.lanes, f.row_concurrency, f.attempt, f.reruns,
-               c.created_at AS asked_at, f.created_at AS claimed_at, f.completed_at AS ended_at, clock_timestamp() AS now,
+               c.created_at AS asked_at, f.created_at AS claimed_at, f.completed_at AS ended_at,
+               clock_timestamp() AS now,
                (SELECT count(*) FROM noetl.event e
                 WHERE e.frame_id = f.frame_id AND e.execution_id = f.execution_id AND e.created_at >= f.created_at
                   AND e.event_type = 'frame.abandoned') AS returned
