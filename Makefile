@@ -1,7 +1,7 @@
-# setup: makes .venv · demo · test · lint · chaos: all faults, and the table in docs/reliability.md · soak
+# setup: makes .venv · demo · test · lint · browser: installs Chromium, for tests of the console (Debian, as root) · chaos: all faults, and the table in docs/reliability.md · soak
 # bench: measured beside plain Celery and others; ARGS are its own, `make bench ARGS="--quick cursor"`
 # clean: removes all that these and `noetl-celery dev` made here
-.PHONY: setup demo test lint chaos soak bench clean
+.PHONY: setup demo test lint browser chaos soak bench clean
 .NOTPARALLEL:
 
 VENV := .venv
@@ -32,6 +32,9 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+browser:
+	@command -v chromium >/dev/null || { apt-get -q update && apt-get -q install -y --no-install-recommends chromium; }
 
 test: lint
 	$(BIN)/pytest $(SPREAD) 4 -m "not chaos or short" tests/unit tests/integration tests/acceptance tests/chaos

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from typing import Annotated
 
@@ -44,8 +45,8 @@ def console(
         raise InputError(f"--no-token serves this machine only, not {host}", hint=f"set {PREFIX}CONSOLE_TOKEN")
     app = create(settings, token=None if token is None else token.get_secret_value())
     listening = _listen(host, port)
-    place, number = listening.getsockname()[:2]
-    note(f"console on http://{f'[{place}]' if ':' in place else place}:{number}  (Ctrl-C ends it)")
+    place, at = listening.getsockname()[:2]
+    note(f"console on http://{f'[{place}]' if ':' in place else place}:{at}  (Ctrl-C ends it)")
     # A request may take as long as a stream of events does: what is still open is cut when it is told to stop.
     config = uvicorn.Config(
         app,
@@ -56,6 +57,9 @@ def console(
         server_header=False,
         timeout_graceful_shutdown=2,
     )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # The server takes them while it runs; it sends them again at its end, when they mean nothing any more.
+        signal.signal(number, lambda *_: None)
     uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ HOLDER = (
     "import json, os, sys\n"
     "print(json.dumps({n: v for n, v in os.environ.items() if n.startswith('NOETL_')}), flush=True); sys.stdin.read()"
 )
+#: what users of a test's console have to know
+TOKEN = "a-token-of-the-tests"
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,31 @@ class System:
             env=self.env,
             cwd=self.folder,
         )
+
+    @contextmanager
+    def console(self, *, token: str | None = TOKEN, **env: str) -> Iterator[str]:
+        """`noetl-celery console` on a port of its own; its address. Without a token it is open to this machine."""
+        options = ("--no-token",) if token is None else ()
+        own = {} if token is None else {"NOETL_CONSOLE_TOKEN": token}
+        with subprocess.Popen(
+            [*CLI, "console", "--port", "0", *options],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.env | own | env,
+            cwd=self.folder,
+        ) as process:
+            assert process.stderr
+            line = process.stderr.readline()
+            found = re.search(r"http://[\d.:]+", line)
+            assert found, line + process.stderr.read()
+            try:
+                yield found[0]
+            finally:
+                process.terminate()
+                said = process.stderr.read()
+                assert process.wait(30) == 0, said
+                assert "Traceback" not in said, said
 
     def json(self, *arguments: str) -> Any:
         """What a command prints with --json."""

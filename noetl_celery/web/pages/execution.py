@@ -11,6 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from noetl_celery.client import Noetl
 from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import NotFound
+from noetl_celery.hiding import learn_workload
 from noetl_celery.web.pages import views
 from noetl_celery.web.pages.live import changes
 from noetl_celery.web.render import page, part
@@ -69,4 +70,6 @@ def _look(client: Noetl, execution_id: str, tab: str, query: dict[str, str]) -> 
     if tab not in views.TABS:
         raise NotFound(f"an execution has no page {quote(tab)!r}")
     execution = client.execution(execution_id)
-    return {"tab": tab, **views.TABS[tab](client, execution, query)}
+    found = views.TABS[tab](client, execution, query)
+    learn_workload(execution.id, found["execution"]["workload"])  # what is a secret there is shown nowhere
+    return {"tab": tab, **found}
