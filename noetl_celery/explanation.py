@@ -48,7 +48,7 @@ def _ended(execution: Mapping[str, Any]) -> Reason:
     if execution["status"] == "COMPLETED":
         return Reason("it has completed")
     if execution["status"] == "CANCELLED":
-        return Reason("it was cancelled")
+        return Reason(f"it was cancelled: {error['message']}" if error else "it was cancelled")
     step = error.get("step")
     place = f" in step '{step}'" if step else ""
     todo = f"noetl-celery rows {id_} {step} --failed shows its rows; then noetl-celery retry {id_}" if step else ""

@@ -21,6 +21,8 @@ from noetl_celery.settings import Settings, load
 
 READY_SECONDS = 60.0
 FLOWER_PORT = 5555
+#: what a task is about stands in its arguments
+FLOWER_COLUMNS = "--tasks-columns=name,kwargs,state,received,runtime,worker"
 #: nobody waits longer than this for running tasks when everything ends anyway
 GRACE_SECONDS = 10.0
 
@@ -163,7 +165,7 @@ def _start_workers(options: DevOptions, settings: Settings, supervisor: Supervis
 
 def _start_flower(supervisor: Supervisor, logs: Path) -> str:
     port = free_port(FLOWER_PORT)
-    command = workers.celery_command("flower", "--address=127.0.0.1", f"--port={port}")
+    command = workers.celery_command("flower", "--address=127.0.0.1", f"--port={port}", FLOWER_COLUMNS)
     supervisor.start(Program("Flower", command, log=logs / "flower.log"))
     return f"http://127.0.0.1:{port}"
 

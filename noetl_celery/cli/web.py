@@ -69,6 +69,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(family, socket.SOCK_STREAM)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+        listening.listen()  # from now on nobody is turned away
     except OSError as error:
         raise ServiceError(f"cannot listen on {host}:{port}: {error.strerror or error}", hint="choose --port") from None
     return listening

@@ -73,6 +73,8 @@ class _Turn:
                     state.waiting.append(Waiting(self.plan.entry, ()))
             case "cancel" if not state.cancelling:
                 state.cancelling, state.status = True, "CANCELLING"
+                if reason := signal.data.get("reason"):
+                    state.error = state.error or {"kind": "cancelled", "message": reason, "step": None, "task": None}
                 state.waiting.clear()
                 for stage in state.stages.values():
                     self.stop(stage, children=True)

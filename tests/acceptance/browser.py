@@ -9,9 +9,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+#: how long a page may take to show what it is expected to
+WAIT_MS = 30_000
+expect.set_options(timeout=WAIT_MS)
 #: no sandbox, as tests may run as root; and nothing of its own that wants the network
 _SWITCHES = (
     "--no-sandbox",
@@ -22,6 +25,8 @@ _SWITCHES = (
     "--disable-component-update",
     "--disable-sync",
 )
+#: a form that has to be corrected
+_FORM = "status of 422"
 needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; `make browser` installs Debian's")
 
 
@@ -35,9 +40,11 @@ def page(*, width: int = 1280, height: int = 900, dark: bool = False) -> Iterato
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
         )
         made = context.new_page()
-        made.set_default_timeout(20_000)
+        made.set_default_timeout(WAIT_MS)
         made.on("pageerror", lambda error: wrong.append(str(error)))
-        made.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        made.on(
+            "console", lambda said: wrong.append(said.text) if said.type == "error" and _FORM not in said.text else None
+        )
         made.on("request", lambda request: wrong.append(request.url) if _is_elsewhere(request.url) else None)
         yield made
         browser.close()

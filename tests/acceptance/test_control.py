@@ -152,7 +152,8 @@ def test_cancel_leaves_nothing_behind(system: System) -> None:
     begun = time.monotonic()
     assert system.cli("cancel", execution, "--reason", "enough").returncode == 0
     done = system.cli("wait", execution)
-    assert (done.returncode, system.json("status", execution)["status"]) == (1, "CANCELLED")
+    report = system.json("status", execution)
+    assert (done.returncode, report["status"], report["error"]["message"]) == (1, "CANCELLED", "enough")
     assert time.monotonic() - begun < 60, "far below the minutes that its rows and children would have taken"
     statuses = system.sql(f"SELECT DISTINCT status FROM noetl.execution WHERE parent_execution_id = {execution}")
     assert statuses == [("CANCELLED",)]
