@@ -20,7 +20,7 @@ from noetl_celery.errors import InputError, ServiceError
 from noetl_celery.settings import Settings, load
 
 READY_SECONDS = 60.0
-FLOWER_PORT = 5555
+CONSOLE_PORT, FLOWER_PORT = 8080, 5555
 #: what a task is about stands in its arguments
 FLOWER_COLUMNS = "--tasks-columns=name,kwargs,state,received,runtime,worker"
 #: nobody waits longer than this for running tasks when everything ends anyway
@@ -34,6 +34,7 @@ class DevOptions:
     workers: int = 1
     concurrency: int | None = None
     flower: bool = False
+    console: bool = False
     fresh: bool = False
     folder: Path = Path()
     command: Sequence[str] = ()
@@ -49,6 +50,10 @@ def dev(
         ),
     ] = None,
     flower: Annotated[bool, typer.Option("--flower", help="Start Flower too, to look at tasks and workers.")] = False,
+    console: Annotated[
+        bool | None,
+        typer.Option("--console/--no-console", help="Serve the console for this machine (default: if it stays)."),
+    ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start empty, in a temporary folder that is removed at the end.")
     ] = False,
@@ -62,7 +67,8 @@ def dev(
     command = ctx.args[1:] if ctx.args[:1] == ["--"] else ctx.args
     if command and command[0].startswith("-"):
         raise InputError(f"dev has no option {command[0]}", hint="a command to run goes after `--`")
-    raise typer.Exit(run(DevOptions(workers, concurrency, flower, fresh, folder, command)))
+    served = not command if console is None else console
+    raise typer.Exit(run(DevOptions(workers, concurrency, flower, served, fresh, folder, command)))
 
 
 def run(options: DevOptions) -> int:
@@ -96,11 +102,11 @@ def _run(options: DevOptions, signals: Signals) -> int:
         stack.enter_context(exported(settings))
         _migrate(settings)
         nodes = _start_workers(options, settings, supervisor, services.folder / "logs")
-        flower_url = _start_flower(supervisor, services.folder / "logs") if options.flower else None
+        places = _start_pages(options, supervisor, services.folder / "logs")
         wait_consuming(supervisor, nodes, READY_SECONDS)
         if options.command:
             return supervisor.run_command(Program("COMMAND", list(options.command), own_group=False))
-        _print_places(settings, services.folder, flower_url)
+        _print_places(settings, services.folder, places)
         return supervisor.run()
 
 
@@ -163,11 +169,20 @@ def _start_workers(options: DevOptions, settings: Settings, supervisor: Supervis
     return started
 
 
-def _start_flower(supervisor: Supervisor, logs: Path) -> str:
-    port = free_port(FLOWER_PORT)
-    command = workers.celery_command("flower", "--address=127.0.0.1", f"--port={port}", FLOWER_COLUMNS)
-    supervisor.start(Program("Flower", command, log=logs / "flower.log"))
-    return f"http://127.0.0.1:{port}"
+def _start_pages(options: DevOptions, supervisor: Supervisor, logs: Path) -> dict[str, str]:
+    """Starts what one looks at with a browser, for this machine only; where each is."""
+    places = {}
+    if options.console:
+        port = free_port(CONSOLE_PORT)
+        command = [sys.executable, "-m", "noetl_celery", "console", "--no-token", f"--port={port}"]
+        supervisor.start(Program("Console", command, log=logs / "console.log"))
+        places["Console"] = f"http://127.0.0.1:{port}"
+    if options.flower:
+        port = free_port(FLOWER_PORT)
+        command = workers.celery_command("flower", "--address=127.0.0.1", f"--port={port}", FLOWER_COLUMNS)
+        supervisor.start(Program("Flower", command, log=logs / "flower.log"))
+        places["Flower"] = f"http://127.0.0.1:{port}"
+    return places
 
 
 def wait_consuming(supervisor: Supervisor, nodes: dict[str, Child], seconds: float) -> None:
@@ -191,7 +206,7 @@ def wait_consuming(supervisor: Supervisor, nodes: dict[str, Child], seconds: flo
             raise ServiceError(f"the broker cannot be reached: {error}", hint="see NOETL_BROKER_URL") from None
 
 
-def _print_places(settings: Settings, folder: Path, flower_url: str | None) -> None:
+def _print_places(settings: Settings, folder: Path, places: dict[str, str]) -> None:
     key = folder / "secret.key"
     lines = [
         "Ready. In another terminal:",
@@ -199,7 +214,7 @@ def _print_places(settings: Settings, folder: Path, flower_url: str | None) -> N
         f"  export NOETL_BROKER_URL='{settings.broker_url}'",
         *([f"  export NOETL_SECRET_KEY=\"$(cat '{key}')\""] if key.exists() else []),
         f"Data and logs: {folder}",
-        *([f"Flower: {flower_url}"] if flower_url else []),
+        *(f"{name}: {url}" for name, url in places.items()),
         "Ctrl-C ends everything.",
     ]
     sys.stdout.write("\n".join(lines) + "\n")
