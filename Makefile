@@ -1,7 +1,7 @@
 # setup: makes .venv · demo · test · lint · browser: installs Chromium, for tests of the console (Debian, as root) · chaos: all faults, and the table in docs/reliability.md · soak
 # bench: measured beside plain Celery and others; ARGS are its own, `make bench ARGS="--quick cursor"`
 # clean: removes all that these and `noetl-celery dev` made here
-.PHONY: setup demo test lint browser chaos soak bench clean
+.PHONY: setup demo test lint browser chaos soak bench screenshots clean
 .NOTPARALLEL:
 
 VENV := .venv
@@ -66,6 +66,10 @@ $(BENCH_STAMP): $(STAMP)
 
 bench: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Pictures of the documentation, taken while the demo runs.
+screenshots: setup browser
+	$(BIN)/noetl-celery dev --fresh --workers 2 -- $(BIN)/python -m tools.screenshots
 
 clean:
 	rm -rf $(VENV) .noetl build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -22,7 +22,7 @@ from noetl_celery.settings import Settings, load
 READY_SECONDS = 60.0
 CONSOLE_PORT, FLOWER_PORT = 8080, 5555
 #: what a task is about stands in its arguments
-FLOWER_COLUMNS = "--tasks-columns=name,kwargs,state,received,runtime,worker"
+FLOWER_COLUMNS = "--tasks-columns=name,uuid,kwargs,state,received,runtime,worker"
 #: nobody waits longer than this for running tasks when everything ends anyway
 GRACE_SECONDS = 10.0
 

@@ -87,8 +87,8 @@ class Publisher:
 
     def orchestrate(self, execution_id: int, queue: str = CONTROL_QUEUE) -> bool:
         """Asks for somebody to look at the execution's signals. False if the broker is away."""
-        ids = {"execution": execution_id}
-        return self._send(lambda: self._app.send_task(ORCHESTRATE, kwargs=ids, queue=queue, ignore_result=True))
+        options = {**_about(execution=execution_id), "queue": queue, "ignore_result": True}
+        return self._send(lambda: self._app.send_task(ORCHESTRATE, **options))
 
     def dispatch(self, dispatches: Iterable[Dispatch]) -> bool:
         """Publishes claims, and the lanes of frames: several as one chord whose callback orchestrates, the re-claim;
@@ -108,20 +108,17 @@ class Publisher:
                 return self.orchestrate(dispatch.execution_id)
 
     def _claim(self, dispatch: Dispatch) -> None:
-        ids = {"execution": dispatch.execution_id, "stage": dispatch.stage_id, "claim": dispatch.target}
-        self._app.send_task(CLAIM, kwargs=ids, queue=dispatch.queue, ignore_result=True)
+        about = _about(execution=dispatch.execution_id, claim=dispatch.target, stage=dispatch.stage_id)
+        self._app.send_task(CLAIM, **about, queue=dispatch.queue, ignore_result=True)
 
     def _lanes(self, dispatch: Dispatch) -> None:
-        ids = {"execution": dispatch.execution_id, "stage": dispatch.stage_id, "frame": dispatch.target}
-        if len(dispatch.lanes) == 1:  # it looks at the execution itself when its frame has ended
-            lane = {**ids, "lane": dispatch.lanes[0]}
-            self._app.send_task(BODY, kwargs=lane, queue=dispatch.queue, ignore_result=True)
+        execution, frame, stage = dispatch.execution_id, dispatch.target, dispatch.stage_id
+        about = [_about(execution=execution, frame=frame, lane=lane, stage=stage) for lane in dispatch.lanes]
+        if len(about) == 1:  # it looks at the execution itself when its frame has ended
+            self._app.send_task(BODY, **about[0], queue=dispatch.queue, ignore_result=True)
             return
-        header = [
-            self._app.signature(BODY, kwargs={**ids, "lane": lane}, queue=dispatch.queue, immutable=True)
-            for lane in dispatch.lanes
-        ]
-        callback = self._app.signature(ORCHESTRATE, kwargs={"execution": dispatch.execution_id}, immutable=True)
+        header = [self._app.signature(BODY, **lane, queue=dispatch.queue, immutable=True) for lane in about]
+        callback = self._app.signature(ORCHESTRATE, **_about(execution=execution), immutable=True)
         chord(header, app=self._app)(callback)
 
     def _send(self, send: Callable[[], Any]) -> bool:
@@ -136,6 +133,11 @@ class Publisher:
             log.warning("Redis is back")
         self._away = False
         return True
+
+
+def _about(**ids: int) -> dict[str, Any]:
+    """The arguments of a task, and how Flower shows them and finds them by an id."""
+    return {"kwargs": ids, "kwargsrepr": " ".join(f"{name}={id_}" for name, id_ in ids.items())}
 
 
 def _run(server: Mapping[str, Any]) -> bytes:
