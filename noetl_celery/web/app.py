@@ -13,6 +13,7 @@ from noetl_celery.client import Noetl
 from noetl_celery.settings import Settings
 from noetl_celery.web import health, pages, problems
 from noetl_celery.web.access import Access
+from noetl_celery.web.listening import Listening
 
 #: database sessions, shared by all requests
 CONNECTIONS = 8
@@ -47,7 +48,7 @@ def create(settings: Settings, *, token: str | None = None) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.client, app.state.access = client, Access(token)
+    app.state.client, app.state.access, app.state.listening = client, Access(token), Listening(client)
     app.middleware("http")(_with_headers)
     problems.install(app)
     app.include_router(health.router)

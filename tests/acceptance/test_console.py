@@ -12,6 +12,8 @@ import psycopg
 import pytest
 from running import TOKEN, System, until
 
+from noetl_celery.cli.embedded import EmbeddedServices
+
 PAGE = {"Accept": "text/html"}
 WORKFLOW = """
   - step: start
@@ -188,6 +190,15 @@ def test_a_database_that_is_away_is_a_page_too(alone: System) -> None:
         assert "hidden-word" not in answer.text
         assert browser.get("/healthz").json() == {"status": "ok"}
         assert browser.get("/readyz").status_code == 503
+
+
+def test_an_execution_that_nobody_works_on_says_so(alone: System) -> None:
+    with EmbeddedServices(fresh=True, postgres=False) as services:
+        env = {"NOETL_BROKER_URL": services.broker_url or ""}
+        file = alone.playbook("console_nobody", "  - step: start\n    tool: {kind: noop}\n")
+        id_ = alone.cli("run", "--detach", file, **env).stdout.strip()
+        with alone.console(token=None, **env) as url, httpx.Client(base_url=url, headers=PAGE) as browser:
+            until(lambda: "start one: noetl-celery worker" in browser.get(f"/executions/{id_}").text, "it says so")
 
 
 FILL = """

@@ -12,6 +12,7 @@ from noetl_celery.client import Noetl
 from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import NotFound
 from noetl_celery.hiding import learn_workload
+from noetl_celery.web.listening import Listening
 from noetl_celery.web.pages import views
 from noetl_celery.web.pages.live import changes
 from noetl_celery.web.render import page, part
@@ -26,7 +27,7 @@ _ACTIONS = ("pause", "resume", "cancel", "retry")
 def shown(request: Request, client: Client, execution_id: str, tab: str = "overview") -> Response:
     """A page of an execution."""
     query = dict(request.query_params)
-    found = _look(client, execution_id, tab, query)
+    found = _look(request, client, execution_id, tab, query)
     final = found["execution"]["status"] in FINAL
     paged = bool(query.keys() & {"before", "after"})
     live = "" if final or paged else f"/executions/{execution_id}/live/{tab}?{urlencode(query)}"
@@ -39,7 +40,7 @@ def live(request: Request, client: Client, execution_id: str, tab: str) -> Respo
     query = dict(request.query_params)
 
     def look() -> tuple[str, bool]:
-        found = _look(client, execution_id, tab, query)
+        found = _look(request, client, execution_id, tab, query)
         return part("parts/execution.html", **found), found["execution"]["status"] in FINAL
 
     return changes(look)
@@ -66,10 +67,11 @@ def act(
     return RedirectResponse(f"/executions/{execution.id}", 303)
 
 
-def _look(client: Noetl, execution_id: str, tab: str, query: dict[str, str]) -> dict[str, Any]:
+def _look(request: Request, client: Noetl, execution_id: str, tab: str, query: dict[str, str]) -> dict[str, Any]:
     if tab not in views.TABS:
         raise NotFound(f"an execution has no page {quote(tab)!r}")
     execution = client.execution(execution_id)
-    found = views.TABS[tab](client, execution, query)
+    listening: Listening = request.app.state.listening
+    found = views.TABS[tab](views.Asked(client, execution, query, listening.queues))
     learn_workload(execution.id, found["execution"]["workload"])  # what is a secret there is shown nowhere
     return {"tab": tab, **found}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,11 +18,23 @@ from noetl_celery.web import charts, drawings
 Query = Mapping[str, str]
 Names = dict[str, Any]
 
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a view is asked for. ``queues``: tells those that workers take now; None: nobody knows."""
+
+    client: Noetl
+    execution: Execution
+    query: Query
+    queues: Callable[[], frozenset[str] | None]
+
+
 ROWS, LINES, EVENTS, FRAMES, STAGES, CHILDREN = 100, 500, 200, 60, 40, 20
 
 
-def overview(client: Noetl, execution: Execution, _: Query) -> Names:
+def overview(asked: Asked) -> Names:
     """Where it is and why, its graph, its steps, rows over time."""
+    client, execution = asked.client, asked.execution
     dead = client.settings.dead_after_seconds
     row, seconds, steps, open_, at, called = client.read(
         lambda c: (
@@ -39,7 +52,7 @@ def overview(client: Noetl, execution: Execution, _: Query) -> Names:
     return {
         "execution": row,
         "seconds": seconds,
-        "reasons": [] if row["status"] == "COMPLETED" else explain(at, None),
+        "reasons": [] if row["status"] == "COMPLETED" else explain(at, asked.queues()),
         "steps": steps,
         "progress": progress,
         "drawing": drawings.graph(client.plan(row["catalog_id"]), steps, progress),
@@ -63,13 +76,14 @@ def _plots(client: Noetl, steps: list[dict[str, Any]]) -> Names:
     }
 
 
-def timeline_(client: Noetl, execution: Execution, query: Query) -> Names:
+def timeline_(asked: Asked) -> Names:
     """Visits of steps over time; of one of them the frames."""
-    before = _number(query, "before", timeline.END)
+    client, execution = asked.client, asked.execution
+    before = _number(asked.query, "before", timeline.END)
     row, stages = client.read(
         lambda c: (executions.get(c, execution.id), timeline.stages(c, execution.id, limit=STAGES))
     )
-    wanted = query.get("stage") or _busiest(stages)
+    wanted = asked.query.get("stage") or _busiest(stages)
     chosen = next((stage for stage in stages if str(stage["stage_id"]) == wanted), None)
     frames = []
     if chosen is not None:
@@ -91,20 +105,21 @@ def _busiest(stages: list[dict[str, Any]]) -> str | None:
     return str(found[0]["stage_id"]) if found else None
 
 
-def rows(client: Noetl, execution: Execution, query: Query) -> Names:
+def rows(asked: Asked) -> Names:
     """The rows of a step's last visit, with their errors."""
+    client, execution = asked.client, asked.execution
     row, steps = client.read(lambda c: (executions.get(c, execution.id), executions.step_summaries(c, execution.id)))
     names = [step["step_name"] for step in steps if step["frames"]]
     failing = [step["step_name"] for step in steps if step["failed"]]
-    step = query.get("step") or next(iter(failing or names[::-1]), "")
-    failed = query.get("failed", "") == "yes"
+    step = asked.query.get("step") or next(iter(failing or names[::-1]), "")
+    failed = asked.query.get("failed", "") == "yes"
     found: list[dict[str, Any]] = []
     stage = client.read(lambda c: browse.last_stage(c, execution.id, step)) if step else None
     if stage is not None:
-        stage_id, after = stage["stage_id"], _place(query.get("after", ""))
+        stage_id, after = stage["stage_id"], _place(asked.query.get("after", ""))
         found = client.read(lambda c: browse.rows(c, stage_id, after=after, limit=ROWS, failed=failed))
     last = found[-1] if len(found) == ROWS else None
-    more = {"step": step, "failed": query.get("failed", "")}
+    more = {"step": step, "failed": asked.query.get("failed", "")}
     if last is not None:
         more["after"] = f"{last['frame']}.{last['frame_id']}.{last['row']}"
     return {
@@ -118,21 +133,23 @@ def rows(client: Noetl, execution: Execution, query: Query) -> Names:
     }
 
 
-def logs(client: Noetl, execution: Execution, query: Query) -> Names:
+def logs(asked: Asked) -> Names:
     """What tasks printed, the last lines last; with ``after`` those from there on."""
+    client, execution = asked.client, asked.execution
     row = client.read(lambda c: executions.get(c, execution.id))
-    if query.get("after"):
-        after = _number(query, "after", 0)
+    if asked.query.get("after"):
+        after = _number(asked.query, "after", 0)
     else:
         after = client.read(lambda c: lines.before_the_last(c, execution.id, count=LINES))
     found = client.read(lambda c: lines.read(c, execution.id, after=after, limit=LINES))
-    more = f"?after={found[-1]['log_id']}" if query.get("after") and len(found) == LINES else ""
+    more = f"?after={found[-1]['log_id']}" if asked.query.get("after") and len(found) == LINES else ""
     return {"execution": row, "lines": found, "more": more, "first": after > 0}
 
 
-def events_(client: Noetl, execution: Execution, query: Query) -> Names:
+def events_(asked: Asked) -> Names:
     """What happened, the latest first."""
-    before = _number(query, "before", events.LATEST)
+    client, execution = asked.client, asked.execution
+    before = _number(asked.query, "before", events.LATEST)
     row, found = client.read(
         lambda c: (executions.get(c, execution.id), events.latest(c, execution.id, before=before, limit=EVENTS))
     )
@@ -140,8 +157,9 @@ def events_(client: Noetl, execution: Execution, query: Query) -> Names:
     return {"execution": row, "events": found, "older": older}
 
 
-def playbook(client: Noetl, execution: Execution, _: Query) -> Names:
+def playbook(asked: Asked) -> Names:
     """The text that runs, line by line, with the states of its steps; the workload."""
+    client, execution = asked.client, asked.execution
     row, steps = client.read(lambda c: (executions.get(c, execution.id), executions.step_summaries(c, execution.id)))
     assert row is not None
     entry = client.read(lambda c: catalog.get(c, row["catalog_id"]))
@@ -152,7 +170,7 @@ def playbook(client: Noetl, execution: Execution, _: Query) -> Names:
     return {"execution": row, "entry": entry, "lines": drawings.lines(entry["content"], marks)}
 
 
-TABS: Mapping[str, Callable[[Noetl, Execution, Query], Names]] = {
+TABS: Mapping[str, Callable[[Asked], Names]] = {
     "overview": overview,
     "timeline": timeline_,
     "rows": rows,
