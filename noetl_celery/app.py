@@ -13,21 +13,23 @@ from typing import Any
 
 from celery import Celery, Task, platforms, signals
 from celery.exceptions import WorkerShutdown
+from celery.utils.log import current_process_index
 from celery.worker import state
 from kombu.entity import Exchange, Queue
 
 from noetl_celery.errors import NoetlError, Unreachable
-from noetl_celery.hiding import hidden
 from noetl_celery.runtime import process as processes
+from noetl_celery.runtime import watchdog
 from noetl_celery.runtime.onward import run_on
 from noetl_celery.runtime.publish import BODY, CLAIM, ORCHESTRATE, SWEEP, Publisher
 from noetl_celery.runtime.sweep import Sweeper
 from noetl_celery.runtime.sweep import sweep as run_sweep
-from noetl_celery.runtime.watchdog import watch
 from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings, load
 from noetl_celery.store.db import patiently
 from noetl_celery.store.migrate import check
 from noetl_celery.store.outbox import Dispatch
+from noetl_celery.telemetry import logs, wanted, watch
+from noetl_celery.telemetry.serving import Endpoint, serve_node
 from noetl_celery.tools import http
 
 log = logging.getLogger(__name__)
@@ -134,11 +136,16 @@ def _body_queue(task: Task[Any, Any]) -> str:
 
 
 _sweeper: Sweeper | None = None
+#: the name of this node, and its own endpoint for Prometheus, if nobody else serves for it
+_node = ""
+_endpoint: Endpoint | None = None
 
 
-def _start_process() -> None:
+def _start_process(slot: int | None = None) -> None:
+    """``slot``: which one of the node's processes for bodies this is."""
     global _sweeper
     process = processes.current()
+    watch.start(process.settings, _node if slot is None else f"{_node}-{slot}")
     _sweeper = Sweeper(process, publisher)
     _sweeper.start()
 
@@ -170,15 +177,31 @@ def _answering(**_: Any) -> None:
     from noetl_celery.runtime import panel  # noqa: F401 - registers its command
 
 
+@signals.worker_init.connect
+def _watched(sender: Any, **_: Any) -> None:
+    """What this node's processes count can be asked for; what they cannot tell is said once."""
+    global _node, _endpoint
+    _node = sender.hostname
+    if lacking := wanted.lacking():
+        log.warning("%s", lacking)
+    try:
+        _endpoint = serve_node(load())
+    except NoetlError as error:
+        print(f"noetl-celery: {error}", file=sys.stderr)
+        raise WorkerShutdown(1) from error
+
+
 @signals.worker_process_init.connect
 def _child_started(**_: Any) -> None:
-    _start_process()
+    if _endpoint is not None:
+        _endpoint.forget()
+    _start_process(current_process_index())
 
 
 @signals.worker_ready.connect
 def _node_ready(sender: Any, **_: Any) -> None:
     global _kill_pool
-    watch(sender)
+    watchdog.watch(sender)
     _kill_pool = platforms.signals["SIGQUIT"]
     platforms.signals["SIGQUIT"] = _stop_now
     # With a thread pool the tasks run in this process; a prefork node's children start by themselves.
@@ -210,7 +233,10 @@ def _stop_now(*_: Any) -> None:
 def _stopped(**_: Any) -> None:
     if _sweeper is not None:
         _sweeper.stop()
+    watch.stop()
     processes.close()
+    if _endpoint is not None:
+        _endpoint.close()
     if processes.rows_abandoned():
         logging.shutdown()
         os._exit(state.should_stop or platforms.EX_OK)  # Python itself would wait for their threads
@@ -218,23 +244,14 @@ def _stopped(**_: Any) -> None:
 
 @signals.setup_logging.connect
 def _logging(loglevel: int | str | None = None, logfile: str | None = None, **_: Any) -> None:
-    """Plain lines with the execution, step and row of whatever a task printed."""
+    """Lines that say which execution, step, frame and row they are about."""
+    settings = load()
     handler = logging.FileHandler(logfile) if logfile else logging.StreamHandler()
-    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(logs.formatter(settings))
     root = logging.getLogger()
     root.addHandler(handler)
-    root.setLevel(loglevel or load().log_level)
+    root.setLevel(loglevel or settings.log_level)
+    logging.captureWarnings(True)
     # They log what is sent and read, secrets that nobody knows as such among it.
     for noisy in ("httpx", "httpcore", "psycopg", "sqlalchemy"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
-class _Formatter(logging.Formatter):
-    """Adds what a task's own lines belong to, and hides secrets."""
-
-    fields = ("execution_id", "step", "task", "row")
-
-    def format(self, record: logging.LogRecord) -> str:
-        line = hidden(super().format(record))
-        named = [f"{name}={value}" for name in self.fields if (value := getattr(record, name, None)) is not None]
-        return f"{line} [{' '.join(named)}]" if named else line

@@ -145,10 +145,20 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
         "INFO", description="least level that is logged"
     )
+    log_format: Literal["text", "json"] = Field("text", description="lines for people, or one JSON object a line")
+    metrics_port: int | None = Field(
+        None, ge=1, le=65535, description="port where a worker tells Prometheus what it has counted"
+    )
+    metrics_host: str = Field("0.0.0.0", description="address of that port")
     pools: str | None = Field(
         None, description="pools that have workers of their own, separated by commas; lanes of other pools go to all"
     )
     debug: bool = Field(False, description="show tracebacks where otherwise one line says what is wrong")
+
+    @field_validator("log_format", mode="before")
+    @classmethod
+    def _lower(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
 
     @field_validator("log_level", mode="before")
     @classmethod

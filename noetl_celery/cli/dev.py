@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,6 +18,7 @@ from noetl_celery.cli.embedded import EmbeddedServices, free_port
 from noetl_celery.cli.supervisor import Child, Program, Signals, Stopped, Supervisor
 from noetl_celery.errors import InputError, ServiceError
 from noetl_celery.settings import Settings, load
+from noetl_celery.telemetry.serving import Endpoint
 
 READY_SECONDS = 60.0
 CONSOLE_PORT, FLOWER_PORT = 8080, 5555
@@ -101,7 +102,8 @@ def _run(options: DevOptions, signals: Signals) -> int:
         settings = _with_services(settings, services)
         stack.enter_context(exported(settings))
         _migrate(settings)
-        nodes = _start_workers(options, settings, supervisor, services.folder / "logs")
+        env = stack.enter_context(Endpoint(settings)).env
+        nodes = _start_workers(options, settings, supervisor, services.folder / "logs", env)
         places = _start_pages(options, supervisor, services.folder / "logs")
         wait_consuming(supervisor, nodes, READY_SECONDS)
         if options.command:
@@ -157,12 +159,14 @@ def _migrate(settings: Settings) -> None:
     migrate.upgrade(settings)
 
 
-def _start_workers(options: DevOptions, settings: Settings, supervisor: Supervisor, logs: Path) -> dict[str, Child]:
+def _start_workers(
+    options: DevOptions, settings: Settings, supervisor: Supervisor, logs: Path, env: Mapping[str, str]
+) -> dict[str, Child]:
     """Starts the nodes of all workers; by the name that each answers to."""
     started: dict[str, Child] = {}
     for number in range(1, options.workers + 1):
         programs = workers.node_programs(
-            str(number), settings, concurrency=options.concurrency, logs=logs, restart_always=True
+            str(number), settings, concurrency=options.concurrency, logs=logs, restart_always=True, env=env
         )
         for program in programs:
             started[program.command[program.command.index("-n") + 1]] = supervisor.start(program)

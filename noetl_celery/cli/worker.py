@@ -4,7 +4,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,8 @@ import typer
 from noetl_celery.cli.supervisor import HURRY_SECONDS, Program, Signals, Stopped, Supervisor
 from noetl_celery.errors import InputError
 from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings, load
+from noetl_celery.telemetry import logs
+from noetl_celery.telemetry.serving import Endpoint
 
 APP = "noetl_celery"
 
@@ -22,9 +25,9 @@ def node_name(role: str, name: str) -> str:
     return f"{role}-{name}@{socket.gethostname()}"
 
 
-def celery_command(*arguments: str) -> list[str]:
-    """``celery -A noetl_celery …`` with the Python that runs us."""
-    return [sys.executable, "-m", "celery", "-A", APP, *arguments]
+def celery_command(*arguments: str, quiet: bool = False) -> list[str]:
+    """``celery -A noetl_celery …`` with the Python that runs us; ``quiet``: without what it prints beside its log."""
+    return [sys.executable, "-m", "celery", *(["--quiet"] if quiet else []), "-A", APP, *arguments]
 
 
 def body_queues(pools: Sequence[str]) -> list[str]:
@@ -46,8 +49,10 @@ def node_programs(
     options: Sequence[str] = (),
     logs: Path | None = None,
     restart_always: bool = False,
+    env: Mapping[str, str] | None = None,
 ) -> list[Program]:
-    """The control node and the bodies node of the worker ``name``; ``options`` are Celery's, given to both."""
+    """The control node and the bodies node of the worker ``name``; ``options`` are Celery's, given to both, and so is
+    ``env``, besides the environment that we have."""
     nodes = {
         "control": ("threads", control_concurrency or settings.control_concurrency, [CONTROL_QUEUE]),
         "bodies": ("prefork", concurrency or settings.body_processes, list(queues) or [BODY_QUEUE]),
@@ -59,9 +64,10 @@ def node_programs(
                 *("worker", "-P", pool, "-c", str(size), "-Q", ",".join(names), "-n", node_name(role, name)),
                 *("--loglevel", log_level or settings.log_level, "-E", "--without-gossip", "--without-mingle"),
                 *options,
+                quiet=settings.log_format == "json",
             ),
             log=logs / f"worker-{name}-{role}.log" if logs else None,
-            env={"NOETL_GRACE_SECONDS": str(settings.grace_seconds)},
+            env={"NOETL_GRACE_SECONDS": str(settings.grace_seconds), **(env or {})},
             hurry_signal=signal.SIGQUIT,
             restart_always=restart_always,
         )
@@ -92,6 +98,9 @@ def worker(
         typer.Option(min=0, help="Seconds that rows at work may take to end when it is told to stop (default: 30)."),
     ] = None,
     loglevel: Annotated[str | None, typer.Option("--loglevel", "-l", help="DEBUG, INFO, WARNING or ERROR.")] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Tells Prometheus here what was counted (default: nowhere).")
+    ] = None,
 ) -> None:
     """Works on executions: starts a control node and a bodies node, until it is told to stop.
 
@@ -102,34 +111,34 @@ def worker(
     level = loglevel.upper() if loglevel else None
     if level and level not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
         raise InputError(f"--loglevel {loglevel} is not one of DEBUG, INFO, WARNING, ERROR, CRITICAL")
-    settings = load() if grace is None else load(grace_seconds=grace)
-    programs = node_programs(
-        name or str(os.getpid()),
-        settings,
-        concurrency=concurrency,
-        control_concurrency=control_concurrency,
-        queues=body_queues(pools),
-        log_level=level,
-        options=[argument for argument in ctx.args if argument != "--"],
-    )
-    raise typer.Exit(run_nodes(programs, settings.grace_seconds))
+    given = {"grace_seconds": grace, "metrics_port": metrics_port}
+    settings = load(**{name: value for name, value in given.items() if value is not None})
+    with Endpoint(settings) as endpoint:
+        programs = node_programs(
+            name or str(os.getpid()),
+            settings,
+            concurrency=concurrency,
+            control_concurrency=control_concurrency,
+            queues=body_queues(pools),
+            log_level=level,
+            options=[argument for argument in ctx.args if argument != "--"],
+            env=endpoint.env,
+        )
+        code = run_nodes(programs, settings)
+    raise typer.Exit(code)
 
 
-def run_nodes(programs: Sequence[Program], grace_seconds: float) -> int:
+def run_nodes(programs: Sequence[Program], settings: Settings) -> int:
     """Runs the nodes until a signal comes; the exit code. A node that cannot start is a :class:`ServiceError`.
 
     Nodes hand their work over after the grace time; those that have not ended a little later are killed.
     """
+    say = partial(logs.say, settings)
     with Signals() as signals:
         try:
-            with Supervisor(signals, grace_seconds + HURRY_SECONDS, _say) as supervisor:
+            with Supervisor(signals, settings.grace_seconds + HURRY_SECONDS, say) as supervisor:
                 for program in programs:
                     supervisor.start(program)
                 return supervisor.run()
         except Stopped as stopped:
             return stopped.code
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"noetl-celery: {text}\n")
-    sys.stderr.flush()

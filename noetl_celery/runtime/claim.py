@@ -31,6 +31,7 @@ from noetl_celery.settings import CONTROL_QUEUE
 from noetl_celery.store import claims, events, frames, outbox, runs, stages
 from noetl_celery.store.db import Connection
 from noetl_celery.store.decisions import body_queue
+from noetl_celery.telemetry import logs, watch
 
 if TYPE_CHECKING:
     from noetl_celery.runtime.onward import After, Onward
@@ -86,7 +87,9 @@ class _Attempt:
         ticket, stage = self.ticket, self.stage
         if claimed.total is not None:
             stages.set_total(connection, stage.stage_id, claimed.total)
-        if not made and not claimed.rows:
+        result = "filled" if made or claimed.rows else "empty"
+        self.after.note(partial(watch.claimed, stage, result, self.after.begun))
+        if result == "empty":
             _empty(self.process, self.after, connection, ticket, run_id=run_id)
             return
         dispatches = fill(
@@ -116,6 +119,7 @@ def run_claim(process: Process, onward: Onward, claim_id: int) -> None:
         if begun is not None:
             _elsewhere(begun)
     except LeaseLost as lost:
+        watch.lease_lost("claim")
         log.info("%s", lost)
         return
     except (ToolError, TemplateError) as error:
@@ -137,6 +141,7 @@ def _begin(process: Process, after: After, connection: Connection, claim_id: int
     stage = load_stage(process, connection, ticket["stage_id"]) if ticket is not None else None
     if ticket is None or stage is None:
         return None
+    logs.about({"execution_id": stage.execution_id, "step": stage.step.name})
     if stage.cancelling:
         _empty(process, after, connection, ticket, run_id=None)
         return None
@@ -270,12 +275,14 @@ def _end_attempt(
         claims.let_go(connection, claim_id, mine)
         return  # the sweep asks until the source knows
     claims.forget(connection, claim_id)
-    if error.retryable and ticket["attempts"] + 1 < ATTEMPTS:
+    again = error.retryable and ticket["attempts"] + 1 < ATTEMPTS
+    after.note(partial(watch.claim_failed, ticket["path"], ticket["step_name"], again=again))
+    if again:
         _again(connection, ticket, error)
     else:
         shown = {"error": {**error.as_dict(), "message": f"claim: {error.message}"}}
-        again = process.settings.republish_seconds
-        claims.answer(connection, ticket, "FAILED", "claim.failed", shown, run_id=run_id, republish_seconds=again)
+        seconds = process.settings.republish_seconds
+        claims.answer(connection, ticket, "FAILED", "claim.failed", shown, run_id=run_id, republish_seconds=seconds)
         after.decide(connection, ticket["execution_id"])
     if run_id is not None:
         runs.finish(connection, run_id)

@@ -18,12 +18,14 @@ from noetl_celery.store.rows import TakenRow
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """A row that has come out of its thread: how it ended, its retries so far, and how long it was there."""
+    """A row that has come out of its thread: how it ended, its retries so far, how long it was there, and when it came
+    (Unix time)."""
 
     row: TakenRow
     end: RowEnd
     retries: int
     seconds: float
+    at: float
 
 
 class Crew:
@@ -105,7 +107,7 @@ class Crew:
             begun = time.monotonic()
             end, retries = self._run(row)
             goes_on = self._goes_on(end)
-            self._ended.append((Worked(row, end, retries, time.monotonic() - begun), goes_on))
+            self._ended.append((Worked(row, end, retries, time.monotonic() - begun, time.time()), goes_on))
             if not goes_on:
                 self._wake.set()
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 from noetl_celery import faults, hiding
 from noetl_celery.engine.decision import Decision, Event, Opening, Slice
@@ -22,6 +23,7 @@ from noetl_celery.store.frames import FirstLane, NewFrame
 from noetl_celery.store.loaders import Limits
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.store.stages import TableFacts
+from noetl_celery.telemetry import watch
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +31,13 @@ log = logging.getLogger(__name__)
 Keep = Callable[[Callable[[], StageNames | None], NewFrame, str], FirstLane | None]
 
 
-def decide(process: Process, connection: Connection, execution_id: int, keep: Keep) -> list[Dispatch] | None:
+def decide(
+    process: Process, connection: Connection, execution_id: int, keep: Keep, note: Callable[[Callable[[], None]], None]
+) -> list[Dispatch] | None:
     """One pass over an execution, in the caller's transaction; returns what to publish after the commit.
 
     None if somebody else holds the execution, or nothing waits. ``keep``: who asks may keep the first lane of a frame
-    that comes of it.
+    that comes of it. ``note`` is given what to call when all this is committed.
     """
     try:
         lock = executions.lock(connection, execution_id)
@@ -61,6 +65,7 @@ def decide(process: Process, connection: Connection, execution_id: int, keep: Ke
     dispatches = decisions.apply(
         connection, plan, state, decision, read=inbox.ids, settings=process.settings, new_id=new_id, take_first=first
     )
+    note(partial(watch.decided, plan, execution_id, state.status, decision.closings))
     if state.status in FINAL:
         signals.drop_timers(connection, execution_id)
         news.tell_end(connection, execution_id)

@@ -24,6 +24,7 @@ from noetl_celery.store.db import Connection
 from noetl_celery.store.frames import FirstLane, NewFrame
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.store.rows import RowOutcome, TakenRow
+from noetl_celery.telemetry import watch
 
 if TYPE_CHECKING:
     from noetl_celery.runtime.onward import After
@@ -40,11 +41,12 @@ SURE_SECONDS = 1.0
 @dataclass(frozen=True, slots=True)
 class Exchanged:
     """What came of an exchange: rows that were taken; ``stop``: no further row starts; ``over``: the frame has ended,
-    and the lane with it."""
+    and the lane with it; ``frame``: what :func:`frames.ending` says of the one that has."""
 
     taken: Sequence[TakenRow] = ()
     stop: bool = False
     over: bool = False
+    frame: Mapping[str, Any] | None = None
 
 
 class Holding:
@@ -72,6 +74,8 @@ class Holding:
         self.parks = False
         #: the last time that rows were asked for, there were not enough
         self.exhausted = False
+        #: rows that were at work when the grace time was over
+        self._handed_over = 0
         self._floor = 0
         #: what was taken when it started, how many were wanted, how many of them may begin, and when that was
         self._first: tuple[Sequence[TakenRow], int, int] = (), 0, 0
@@ -207,9 +211,9 @@ class Holding:
             end = rows.finish(connection, self.frame_id, self.run_id, outcomes, republish_seconds=again, last=last)
             if end.ended and after is not None:
                 after.decide(connection, self.execution_id)
-                return Exchanged(stop=True, over=True)
+                return Exchanged(stop=True, over=True, frame=end.frame)
             if end.ended or end.stopping:
-                return Exchanged(stop=True)
+                return Exchanged(stop=True, frame=end.frame)
         elif frames.stopping(connection, self.frame_id):
             return Exchanged(stop=True)
         if self.parked:
@@ -304,7 +308,9 @@ class Holding:
 
     def give_up(self, back: Sequence[Back], told: Told, at_work: int) -> list[Dispatch]:
         """Gives the lane up; rows that are left over get a fresh one. ``at_work``: rows that had no time to end."""
-        return self._process.db.run(partial(self._give_up, back, told, at_work))
+        dispatches = self._process.db.run(partial(self._give_up, back, told, at_work))
+        watch.rows_again(self._handed_over)
+        return dispatches
 
     def _give_up(self, back: Sequence[Back], told: Told, at_work: int, connection: Connection) -> list[Dispatch]:
         self._tell(connection, told)
@@ -316,6 +322,7 @@ class Holding:
             abandon_rows()
             place = (self.stage.step.name, self.stage_id, self.frame_id)
             crashes.hand_over(connection, self.execution_id, *place, self.number, at_work)
+            self._handed_over = at_work
         if frame["stopping"] and frames.skip_unstarted(connection, self.frame_id) == 0:
             frames.end(connection, self.frame_id, republish_seconds=self._process.settings.republish_seconds)
             return [Dispatch("orchestrate", self.execution_id)]

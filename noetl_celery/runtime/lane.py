@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from noetl_celery.store.db import Connection
 from noetl_celery.store.frames import FirstLane, NewFrame
 from noetl_celery.store.outbox import Dispatch
 from noetl_celery.store.rows import RowOutcome, TakenRow
+from noetl_celery.telemetry import logs, watch
 
 if TYPE_CHECKING:
     from noetl_celery.runtime.onward import After, Onward
@@ -51,6 +53,9 @@ class Lane:
     stage: StageNames
     crew: Crew
     notes: Notes
+    watch: watch.LaneWatch
+    #: what its log lines are about
+    about: Mapping[str, str]
 
     def __init__(self, process: Process, onward: Onward, lane: Dispatch) -> None:
         """``lane``: the first of those that are named there."""
@@ -112,9 +117,11 @@ class Lane:
         Whatever it raises, its rows are given back.
         """
         held = self.held
+        logs.about(self.about)
         try:
             dispatches = self.work()
         except LeaseLost as lost:
+            watch.lease_lost("lane")
             log.warning("lane %s of frame %s stops: %s", held.number, held.frame_id, lost)
             return
         except Exception as error:
@@ -153,6 +160,12 @@ class Lane:
             "__worker_slot_id": f"{frame_id}:{self.held.number}",
             "__claim_token": str(frame["token"] or frame["claim_id"] or frame_id),
         }
+        self.watch = watch.lane(stage, frame_id)
+        self.about = {
+            "execution_id": str(stage.execution_id),
+            "step": stage.step.name,
+            "frame_id": str(frame_id),
+        }
         keep = loop is None or loop.cursor is None
         runner = RowRunner(
             self.process,
@@ -162,6 +175,8 @@ class Lane:
             notes=self.notes,
             announce=self.onward.publisher.orchestrate,
             holds=lambda: not self.lost and self.held.holds(),
+            watch=self.watch,
+            about=self.about,
         )
         self.source = None
         if loop is not None and loop.cursor is not None and self.process.cursors.get(loop.cursor.kind).acknowledges:
@@ -303,6 +318,7 @@ class Lane:
         self.air.discard(row.index)
         known = self.row_seconds
         self.row_seconds = worked.seconds if known is None else 0.8 * known + 0.2 * worked.seconds
+        self.watch.row(row, end.outcome if isinstance(end, Ended) else None, retries, worked.seconds, worked.at)
         if isinstance(end, Ended):
             faults.reached("lane.row_done")
             if not self.outcomes:
@@ -385,6 +401,7 @@ class Lane:
                 self.cancelled = self.held.cancelled()
         self.waiting.extend(done.taken)
         self.notes.written()
+        self.watch.written(self.outcomes[:written], done.frame)
         del self.outcomes[:written]
         if written:
             faults.reached("lane.flushed")

@@ -30,6 +30,7 @@ from noetl_celery.store import signals
 from noetl_celery.store.db import Connection, Reply
 from noetl_celery.store.frames import FirstLane, NewFrame
 from noetl_celery.store.outbox import Dispatch
+from noetl_celery.telemetry import logs
 
 log = logging.getLogger(__name__)
 
@@ -127,6 +128,8 @@ class After:
         """``insists``: the transaction is there for its decision, and is nothing without it."""
         self._onward, self._insists = onward, insists
         self._attempts = 0
+        #: on the monotonic clock
+        self.begun = time.monotonic()
         self._clear()
 
     def _clear(self) -> None:
@@ -136,6 +139,8 @@ class After:
         self._lane: Lane | None = None
         #: the execution's inbox after the commit
         self._pending: Reply[bool] | None = None
+        #: what is told of the transaction when it is committed
+        self._notes: list[Callable[[], None]] = []
 
     def run(self, work: Callable[[Connection], T], **options: Any) -> T:
         """Runs the transaction as :meth:`Database.run` does, and raises what that does.
@@ -160,6 +165,10 @@ class After:
         if self._decided and self._execution_id is not None:
             self._pending = signals.pending(connection, self._execution_id)
 
+    def note(self, tell: Callable[[], None]) -> None:
+        """In the transaction: something to be called when it is committed, if it is."""
+        self._notes.append(tell)
+
     def decide(
         self, connection: Connection, execution_id: int, dispatches: Iterable[Dispatch] = (), *, told: bool = True
     ) -> bool:
@@ -172,7 +181,7 @@ class After:
         self._dispatches += dispatches
         with _following():
             if told and (self._attempts == 1 or self._insists):
-                decided = decide(self._onward.process, connection, execution_id, self.take_first)
+                decided = decide(self._onward.process, connection, execution_id, self.take_first, self.note)
                 self._decided = decided is not None
                 self._dispatches += decided or ()
             if self._lane is not None:
@@ -195,6 +204,8 @@ class After:
 
     def publish(self) -> None:
         """After the commit: holds the lane that was started, has the rest done."""
+        for tell in self._notes:
+            tell()
         if self._lane is not None:
             self._onward.keep(self._lane)
         if self._decided:
@@ -237,19 +248,26 @@ def run_on(process: Process, publisher: Messages, message: Dispatch) -> None:
     onward = Onward(process, publisher, message.queue or None)
     following: Lane | Dispatch | None = message
     try:
-        while following is not None:
-            match following:
-                case Lane():
-                    following.run()
-                case Dispatch(kind="lanes"):
-                    lane = Lane(process, onward, following)
-                    if lane.start_alone():
-                        onward.keep(lane)
-                case Dispatch(kind="claim"):
-                    run_claim(process, onward, following.target)
-                case Dispatch():
-                    onward.orchestrate(following.execution_id)
-            following = onward.taken()
+        with logs.apart():
+            while following is not None:
+                _do(process, onward, following)
+                following = onward.taken()
     except BaseException:
         onward.let_go()
         raise
+
+
+def _do(process: Process, onward: Onward, following: Lane | Dispatch) -> None:
+    if isinstance(following, Lane):
+        following.run()
+        return
+    logs.about({"execution_id": following.execution_id})
+    match following.kind:
+        case "lanes":
+            lane = Lane(process, onward, following)
+            if lane.start_alone():
+                onward.keep(lane)
+        case "claim":
+            run_claim(process, onward, following.target)
+        case _:
+            onward.orchestrate(following.execution_id)

@@ -29,6 +29,8 @@ from noetl_celery.store.children import NewChild
 from noetl_celery.store.lines import Line
 from noetl_celery.store.results import Kept, Opener, encoded, keep
 from noetl_celery.store.rows import RowOutcome, TakenRow
+from noetl_celery.telemetry import logs
+from noetl_celery.telemetry.watch import LaneWatch
 from noetl_celery.template import jsonable, plain
 from noetl_celery.template.lazy import TooLarge
 from noetl_celery.tools.base import ToolCall, target_of
@@ -96,17 +98,21 @@ class RowRunner:
         notes: Notes,
         announce: Callable[[int], object],
         holds: Callable[[], bool],
+        watch: LaneWatch,
+        about: Mapping[str, Any],
     ) -> None:
         """``notes`` are what goes into the execution's events; ``announce`` has an execution looked at now; ``holds``
-        asks the database whether the rows are still the lane's."""
+        asks the database whether the rows are still the lane's; ``about``: what log lines of the rows are about."""
         self._process, self._stage, self._pause = process, stage, pause
         self._notes, self._announce, self._holds = notes, announce, holds
         self._keychain = stage.keychain(process, stage.extra)
         self._keeps = keep_results
+        self._watch, self._about = watch, about
 
     def run(self, taken: TakenRow) -> tuple[RowEnd, int]:
         """Runs a row's tasks; returns how it ended and how many retries it has needed so far. Never raises."""
         retries, pipeline = taken.retries, None
+        logs.about(self._about, taken.index)
         try:
             pipeline = self._pipeline(taken)
             while True:
@@ -225,6 +231,7 @@ class RowRunner:
             if slot is not None and not isinstance(slot, Slot):
                 return slot
             outcome = run_tool(tool, call)
+            self._watch.tool(step.task, taken.index, outcome)
             if target is not None and slot is not None:
                 self._tell_pace(target, slot, outcome)
             if not self._lost_our_database(step, outcome) or time.monotonic() > give_up or self._pause(pause):

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 from noetl_celery.errors import NoetlError, ServiceError
 from noetl_celery.runtime.lanes import lane_again
@@ -21,8 +23,12 @@ from noetl_celery.runtime.settle import settle_claims
 from noetl_celery.store import crashes, outbox, partitions, prune, rows, runs, signals, workers
 from noetl_celery.store.db import Connection, changed, execute
 from noetl_celery.store.outbox import Dispatch
+from noetl_celery.telemetry import watch
 
 log = logging.getLogger(__name__)
+
+Run = Mapping[str, Any]
+Frame = Mapping[str, Any]
 
 #: rows handled by one statement of a sweep; the next sweep does the rest
 BATCH = 500
@@ -96,7 +102,10 @@ def _publish_due(process: Process, publisher: Publisher) -> bool:
     again = process.settings.republish_seconds
     late = process.db.run(lambda connection: outbox.due(connection, limit=BATCH, republish_seconds=again))
     unread = process.db.run(lambda connection: signals.unread(connection, limit=BATCH, republish_seconds=again))
-    return publisher.dispatch(late) and all(map(publisher.orchestrate, unread))
+    sent = publisher.dispatch(late) and all(map(publisher.orchestrate, unread))
+    if sent:
+        watch.republished(Counter([dispatch.kind for dispatch in late] + ["orchestrate"] * len(unread)))
+    return sent
 
 
 def _all_due(connection: Connection) -> None:
@@ -121,25 +130,35 @@ def _return_crashed(process: Process, publisher: Publisher) -> None:
         return
     for run_id in process.db.read(lambda connection: runs.lost(connection, dead_after_seconds=dead_after, limit=BATCH)):
         with _contained(f"rows of run {run_id}"):
-            dispatches, ended = process.db.run(partial(_return_run, process, run_id))
-            publisher.dispatch(dispatches)
-            if ended is not None:
-                publisher.orchestrate(ended)
+            died = process.db.run(partial(_return_run, process, run_id))
+            if died is not None:
+                _tell(publisher, *died)
 
 
-def _return_run(process: Process, run_id: int, connection: Connection) -> tuple[list[Dispatch], int | None]:
-    """The lane to start again, or the execution whose frame ended with this."""
+def _return_run(
+    process: Process, run_id: int, connection: Connection
+) -> tuple[Run, Frame | None, list[Dispatch]] | None:
+    """The run, if it was lost, the frame that it worked on, and the lane to start again."""
     settings = process.settings
     run = runs.expire(connection, run_id, dead_after_seconds=settings.dead_after_seconds)
     if run is None:
-        return [], None
-    log.warning("run %s of execution %s died; its rows are run again", run_id, run["execution_id"])
+        return None
     if run["frame_id"] is None:
-        return [], None
+        return run, None, []
     frame = crashes.return_rows(
         connection, run, max_crashes=settings.max_crashes, republish_seconds=settings.republish_seconds
     )
-    return ([], run["execution_id"]) if frame is None else ([lane_again(process, connection, frame)], None)
+    again = [lane_again(process, connection, frame)] if frame is not None and frame["open_rows"] else []
+    return run, frame, again
+
+
+def _tell(publisher: Publisher, run: Run, frame: Frame | None, dispatches: list[Dispatch]) -> None:
+    names = {"execution_id": run["execution_id"], "frame_id": run["frame_id"]}
+    log.warning("run %s of execution %s died; its rows are run again", run["run_id"], run["execution_id"], extra=names)
+    watch.run_died("claim" if run["frame_id"] is None else "lane", frame)
+    publisher.dispatch(dispatches)
+    if run["frame_id"] is not None and not dispatches:
+        publisher.orchestrate(run["execution_id"])
 
 
 @contextmanager

@@ -71,8 +71,8 @@ def failing(connection: Connection, claim_id: int) -> Mapping[str, Any] | None:
         connection,
         """
         SELECT c.claim_id, c.stage_id, c.execution_id, c.frame_index, c.budget, c.sole, c.attempts, c.taken_by,
-               s.step_name
-        FROM noetl.claim c JOIN noetl.stage s USING (stage_id)
+               s.step_name, e.path
+        FROM noetl.claim c JOIN noetl.stage s USING (stage_id) JOIN noetl.execution e ON e.execution_id = c.execution_id
         WHERE c.claim_id = %(claim)s AND c.status IN ('OPEN', 'TAKEN') FOR UPDATE OF c SKIP LOCKED
         """,
         claim=claim_id,

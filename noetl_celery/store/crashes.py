@@ -41,9 +41,9 @@ _RETURN = """
     SET open_rows = f.open_rows - c.failed, failed_rows = f.failed_rows + c.failed,
         retries = f.retries + c.retries, reruns = f.reruns + c.again, attempt = f.attempt + c.begun::int,
         stopping = f.stopping OR (f.fail_fast AND c.failed > 0)
-    FROM counted c, noetl.stage s
+    FROM counted c, noetl.stage s LEFT JOIN noetl.execution e USING (execution_id)
     WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND s.stage_id = f.stage_id
-    RETURNING f.frame_id, f.stage_id, f.execution_id, f.open_rows, f.stopping, f.lanes, s.step_name, s.kind,
+    RETURNING f.frame_id, f.stage_id, f.execution_id, f.open_rows, f.stopping, f.lanes, s.step_name, s.kind, e.path,
               c.returned, c.again, c.failed, c.children
 """
 
@@ -57,8 +57,9 @@ def return_rows(
     Where the playbook has a dead letter statement, such a row goes to a lane once more, which only runs that; if its
     worker dies again, the row fails without.
 
-    Returns the frame ``{frame_id, stage_id, execution_id, lane, step_name, open}`` if it has rows left to run, else
-    None. Runs in the transaction that removed the run.
+    Returns the frame ``{frame_id, stage_id, execution_id, lane, step_name, path, again, failed, open_rows, ended}``:
+    ``open_rows`` are left to run; without any it has ended, with what :func:`frames.end` says. None if it had ended
+    before. Runs in the transaction that removed the run.
     """
     error = {
         "kind": "worker_lost",
@@ -95,10 +96,10 @@ def return_rows(
     open_rows = frame["open_rows"]
     if frame["stopping"] and open_rows:
         open_rows = frames.skip_unstarted(connection, frame["frame_id"])
+    ended = None
     if open_rows == 0:
-        frames.end(connection, frame["frame_id"], republish_seconds=republish_seconds)
-        return None
-    return {**frame, "lane": run["lane"]}
+        ended = frames.end(connection, frame["frame_id"], republish_seconds=republish_seconds)
+    return {**frame, "lane": run["lane"], "open_rows": open_rows, "ended": ended}
 
 
 def hand_over(

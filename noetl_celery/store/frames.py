@@ -263,18 +263,21 @@ _DONE = """json_build_object('stage', stage_id, 'frame', %(frame)s::bigint, 'slo
                              'failed', failed, 'ctx', has_ctx, 'retries', retries)"""
 
 
-def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> None:
+def end(connection: Connection, frame_id: int, *, republish_seconds: float) -> Mapping[str, Any] | None:
     """Ends a RUNNING frame that has no open row: its status, events and signal. Does nothing to one that has ended.
+    Returns its counts and times, if it has.
 
     Lanes that were asked for and never started are not needed any more. The books of the frame are checked. Called by
     a transaction that has locked the frame.
     """
-    ending(connection, frame_id, None, republish_seconds=republish_seconds)()
+    return ending(connection, frame_id, None, republish_seconds=republish_seconds)()
 
 
-def ending(connection: Connection, frame_id: int, run_id: int | None, *, republish_seconds: float) -> Reply[None]:
-    """The same, sent together with what comes next: the rest is done when its reply is looked at. ``run_id`` ends with
-    the frame."""
+def ending(
+    connection: Connection, frame_id: int, run_id: int | None, *, republish_seconds: float
+) -> Reply[Mapping[str, Any] | None]:
+    """The same, sent together with what comes next: the rest is done when its reply is looked at, which is the frame
+    that has ended. ``run_id`` ends with the frame."""
     ended = ask(
         connection,
         f"""
@@ -287,8 +290,9 @@ def ending(connection: Connection, frame_id: int, run_id: int | None, *, republi
                    lane_requests = f.lane_requests - (SELECT count(*) FROM unneeded)
             FROM noetl.stage s
             WHERE f.frame_id = %(frame)s AND f.status = 'RUNNING' AND f.open_rows = 0 AND s.stage_id = f.stage_id
-            RETURNING f.execution_id, f.stage_id, f.frame_index, f.slots, f.ok_rows * f.weight AS ok,
-                      f.failed_rows * f.weight AS failed, f.has_ctx, f.reruns, f.retries, s.step_name, s.kind
+            RETURNING f.frame_id, f.execution_id, f.stage_id, f.frame_index, f.slots, f.ok_rows * f.weight AS ok,
+                      f.failed_rows * f.weight AS failed, f.has_ctx, f.reruns, f.retries, s.step_name, s.kind,
+                      f.created_at, f.completed_at
         ), told AS (
             {signals.telling("'frame.done'", _DONE, "ended")}
         ), released AS (
@@ -302,10 +306,10 @@ def ending(connection: Connection, frame_id: int, run_id: int | None, *, republi
     )
     counted = ledger.count(connection, frame_id)
 
-    def end() -> None:
+    def end() -> Mapping[str, Any] | None:
         frame = next(iter(ended()), None)
         if frame is None:
-            return
+            return None
         ledger.check_frame(connection, counted)
         if frame["kind"] != "single":
             counts = {name: frame[name] for name in ("frame_index", "ok", "failed", "reruns")}
@@ -315,6 +319,7 @@ def ending(connection: Connection, frame_id: int, run_id: int | None, *, republi
                 done = {"count": frame["ok"] + frame["failed"], **counts}
                 told.insert(0, Event("cursor.item.done", "COMPLETED", *place, result=done))
             events.append(connection, frame["execution_id"], told, frame_id=frame_id)
+        return frame
 
     return end
 

@@ -27,14 +27,21 @@ _ENDED = "('COMPLETED', 'FAILED', 'CANCELLED')"
 
 
 @contextmanager
-def session(settings: Settings) -> Iterator[Connection]:
+def session(
+    settings: Settings,
+    *,
+    connect_seconds: int = 5,
+    statement_seconds: int = STATEMENT_SECONDS,
+    name: str = "noetl-celery doctor",
+) -> Iterator[Connection]:
     """A connection in which each statement is a transaction of its own. Raises ``Unreachable``."""
-    options = f"-c statement_timeout={STATEMENT_SECONDS}s"
-    arguments: dict[str, Any] = {"connect_timeout": 5, "application_name": "noetl-celery doctor", "options": options}
+    options = f"-c statement_timeout={statement_seconds}s"
+    arguments: dict[str, Any] = {"connect_timeout": connect_seconds, "application_name": name, "options": options}
     try:
         connection = Connection.connect(settings.libpq_url, autocommit=True, **arguments)
     except psycopg.OperationalError as error:
         raise away(error) from error
+    connection.silence_seconds = statement_seconds + 1
     with connection:
         yield connection
 

@@ -48,10 +48,12 @@ class TakenRow:
 
 @dataclass(frozen=True, slots=True)
 class FrameEnd:
-    """Whether a write ended its frame, and whether the frame starts no more rows."""
+    """Whether a write ended its frame, and whether the frame starts no more rows; ``frame``: what
+    :func:`frames.ending` says of the one that has ended."""
 
     ended: bool
     stopping: bool
+    frame: Mapping[str, Any] | None = None
 
 
 def take(
@@ -179,9 +181,8 @@ def finish(
     open_rows = row["open_rows"]
     if row["stopping"] and open_rows:
         end, open_rows = None, frames.skip_unstarted(connection, frame_id)
-    if open_rows == 0:
-        (end or ending())()
-    return FrameEnd(open_rows == 0, row["stopping"])
+    ended = (end or ending())() if open_rows == 0 else None
+    return FrameEnd(open_rows == 0, row["stopping"], ended)
 
 
 def _document(outcome: RowOutcome) -> dict[str, Any]:

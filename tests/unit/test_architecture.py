@@ -52,17 +52,23 @@ MAY_IMPORT = {
         "telemetry",
         "__version__",
     },
+    "telemetry": BASE | {"playbook", "engine", "settings", "store"},
 }
+#: parts that only some parts may import
+ASKED_BY = {"telemetry": {"runtime", "app", "cli", "web"}}
 #: packages from outside that only some parts may import
 ONLY_IN = {
     "fastapi": {"web"},
     "starlette": {"web"},
     "uvicorn": {"cli"},
     "celery": {"app", "runtime", "cli", "client"},  # the client: only when it publishes, see below
-    "kombu": {"app", "runtime", "cli", "client"},
-    "redis": {"app", "runtime", "cli", "cursors"},
+    "kombu": {"app", "runtime", "cli", "client", "telemetry"},
+    "opentelemetry": {"telemetry"},
+    "prometheus_client": {"telemetry"},
+    "pythonjsonlogger": {"telemetry"},
+    "redis": {"app", "runtime", "cli", "cursors", "telemetry"},
     "sqlalchemy": {"store", "runtime", "cli", "client", "execution"},
-    "psycopg": {"session", "store", "runtime", "cli", "client", "tools", "cursors"},
+    "psycopg": {"session", "store", "runtime", "cli", "client", "tools", "cursors", "telemetry"},
     "httpx": {"tools", "cli"},
     "typer": {"cli"},
     "rich": {"cli"},
@@ -118,6 +124,13 @@ def test_a_dependency_points_downwards(path: Path) -> None:
     ours = {module.split(".")[1] for module in imports(path) if module.startswith("noetl_celery.")}
     above = ours - MAY_IMPORT[part] - {part}
     assert not above, f"{part} imports {', '.join(sorted(above))}"
+
+
+@pytest.mark.parametrize("part", ASKED_BY)
+def test_a_part_is_imported_where_it_belongs(part: str) -> None:
+    wanted = f"noetl_celery.{part}"
+    importing = {part_of(path) for path in MODULES if any(name.startswith(wanted) for name in imports(path))}
+    assert importing - {part} <= ASKED_BY[part]
 
 
 @pytest.mark.parametrize("package", ONLY_IN)

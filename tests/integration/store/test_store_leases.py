@@ -257,7 +257,7 @@ def test_the_frame_ends_when_its_last_open_row_fails_so(running: World) -> None:
     running.q("UPDATE noetl.row SET status = 'OK' WHERE row_index = 3")
     running.q("UPDATE noetl.frame SET open_rows = 1, ok_rows = 3")
     expired(running)
-    assert return_rows(running, max_crashes=1) is None
+    assert return_rows(running, max_crashes=1)["open_rows"] == 0
     assert running.value("SELECT status FROM noetl.frame") == "COMPLETED"
     assert running.events(EXECUTION) == ["frame.abandoned", "cursor.item.done", "frame.committed"]
     (signal,) = running.column("SELECT data FROM noetl.signal")
@@ -267,7 +267,7 @@ def test_the_frame_ends_when_its_last_open_row_fails_so(running: World) -> None:
 def test_a_lost_row_fails_fast_where_the_playbook_says_so(running: World) -> None:
     running.q("UPDATE noetl.frame SET fail_fast = true")
     expired(running)
-    assert return_rows(running, max_crashes=1) is None
+    assert return_rows(running, max_crashes=1)["open_rows"] == 0
     assert running.rows(FRAME) == ["FAILED", "FAILED", "FAILED", "SKIPPED"]
     assert running.value("SELECT status FROM noetl.frame") == "COMPLETED"
 
