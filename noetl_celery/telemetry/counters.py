@@ -23,11 +23,15 @@ class Counters:
         values.ValueClass = values.MultiProcessValue(lambda: place)  # type: ignore[no-untyped-call]
         self._metrics = {metric: _made(metric) for metric in COUNTED}
         self._children: dict[tuple[Metric, Sequence[str]], Any] = {}
+        for metric in COUNTED:
+            for value in metric.known:
+                self.add(metric, (value,), 0)
 
     def add(self, metric: Metric, labels: Sequence[str], amount: float = 1) -> None:
-        """Counts."""
+        """Counts; with an ``amount`` of 0 it is there, so that the first one is seen as a rise."""
+        child = self._child(metric, labels)
         if amount:
-            self._child(metric, labels).inc(amount)
+            child.inc(amount)
 
     def observe(self, metric: Metric, labels: Sequence[str], seconds: float) -> None:
         """Notes how long something took."""

@@ -16,6 +16,8 @@ class Metric:
     labels: tuple[str, ...] = ()
     #: of a histogram: upper bounds, in seconds
     buckets: tuple[float, ...] = ()
+    #: of a counter with one label: its values, all of them
+    known: tuple[str, ...] = ()
 
 
 _STEP = ("path", "step")
@@ -47,19 +49,32 @@ CLAIM_RETRIES = Metric(
 )
 EXECUTIONS = Metric("noetl_executions_total", "counter", "Executions that have ended.", ("path", "status"))
 LEASES_LOST = Metric(
-    "noetl_leases_lost_total", "counter", "Lanes and claims that found their work with another holder.", ("kind",)
+    "noetl_leases_lost_total",
+    "counter",
+    "Lanes and claims that found their work with another holder.",
+    ("kind",),
+    known=("lane", "claim"),
 )
 RUNS_DIED = Metric(
-    "noetl_runs_died_total", "counter", "Lanes and claims whose process died, or stood still past its lease.", ("kind",)
+    "noetl_runs_died_total",
+    "counter",
+    "Lanes and claims whose process died, or stood still past its lease.",
+    ("kind",),
+    known=("lane", "claim"),
 )
 RERUNS = Metric(
     "noetl_reruns_total",
     "counter",
     "Rows that had begun and begin again, as their process died or was told to stop.",
     ("reason",),
+    known=("crash", "stop"),
 )
 REPUBLISHED = Metric(
-    "noetl_republished_total", "counter", "Messages that nobody took in time and that were published again.", ("kind",)
+    "noetl_republished_total",
+    "counter",
+    "Messages that nobody took in time and that were published again.",
+    ("kind",),
+    known=("claim", "lanes", "orchestrate"),
 )
 
 COUNTED = (

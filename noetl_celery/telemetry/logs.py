@@ -63,9 +63,9 @@ class TextLines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        line = hidden(super().format(record))
+        line = super().format(record)
         names = [f"{name}={value}" for name, value in named(record).items()]
-        return f"{line} [{' '.join(names)}]" if names else line
+        return hidden(f"{line} [{' '.join(names)}]" if names else line)
 
 
 class JsonLines(JsonFormatter):

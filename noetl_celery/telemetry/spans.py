@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.metadata import entry_points
+from importlib.metadata import entry_points, version
 from typing import Any
 
 from opentelemetry.context import Context
@@ -25,12 +25,12 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
 
-from noetl_celery import __version__
 from noetl_celery.errors import InputError
 from noetl_celery.hiding import hidden
 
 log = logging.getLogger(__name__)
 
+PACKAGE = "noetl-celery"
 #: how long the end of a process waits for spans to be sent
 FLUSH_SECONDS = 2.0
 #: what says more about a collector that is away than anybody wants to read; we say it once
@@ -76,13 +76,13 @@ class Spans:
         for name in _TALKATIVE:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         self._ids = _GivenIds()
-        named = Resource.create({"service.version": __version__})
+        named = Resource.create({"service.version": version(PACKAGE)})
         if not named.attributes.get(SERVICE_NAME) or str(named.attributes[SERVICE_NAME]).startswith("unknown_service"):
-            named = named.merge(Resource({SERVICE_NAME: "noetl-celery"}))
+            named = named.merge(Resource({SERVICE_NAME: PACKAGE}))
         self._provider = TracerProvider(resource=named, id_generator=self._ids, shutdown_on_exit=False)
         for exporter in _exporters():
             self._provider.add_span_processor(BatchSpanProcessor(_Quiet(exporter)))
-        self._tracer = self._provider.get_tracer("noetl_celery", __version__)
+        self._tracer = self._provider.get_tracer("noetl_celery", version(PACKAGE))
         self.sampled = lru_cache(maxsize=4096)(self._sampled)
 
     def _sampled(self, execution_id: int) -> bool:
