@@ -11,7 +11,7 @@ from typing import Any
 from noetl_celery.store.db import Connection, every, one
 from noetl_celery.store.health import ALIVE
 
-#: the condition of the index ``execution_open_idx``
+#: few of many, found by ``execution_status_idx``
 _OPEN = "status IN ('PENDING', 'RUNNING', 'PAUSED', 'CANCELLING')"
 
 
