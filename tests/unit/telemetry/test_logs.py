@@ -19,6 +19,7 @@ SECRET = "Xk29-slumber-quay"
 @pytest.fixture(autouse=True)
 def _apart() -> Iterator[None]:
     with logs.apart():
+        logs.about({})
         yield
 
 
