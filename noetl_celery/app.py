@@ -179,11 +179,9 @@ def _answering(**_: Any) -> None:
 
 @signals.worker_init.connect
 def _watched(sender: Any, **_: Any) -> None:
-    """What this node's processes count can be asked for; what they cannot tell is said once."""
+    """What this node's processes count can be asked for."""
     global _node, _endpoint
     _node = sender.hostname
-    if lacking := wanted.lacking():
-        log.warning("%s", lacking)
     try:
         _endpoint = serve_node(load())
     except NoetlError as error:
@@ -202,6 +200,8 @@ def _child_started(**_: Any) -> None:
 def _node_ready(sender: Any, **_: Any) -> None:
     global _kill_pool
     watchdog.watch(sender)
+    if lacking := wanted.lacking():
+        log.warning("there will be no traces: %s", lacking)
     _kill_pool = platforms.signals["SIGQUIT"]
     platforms.signals["SIGQUIT"] = _stop_now
     # With a thread pool the tasks run in this process; a prefork node's children start by themselves.

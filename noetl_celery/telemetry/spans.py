@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import entry_points, version
-from typing import Any
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
@@ -25,8 +23,8 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, Status, StatusCode, TraceFlags, set_span_in_context
 
-from noetl_celery.errors import InputError
 from noetl_celery.hiding import hidden
+from noetl_celery.telemetry import wanted
 
 log = logging.getLogger(__name__)
 
@@ -168,18 +166,13 @@ class _Quiet(SpanExporter):
 
 
 def _exporters() -> list[SpanExporter]:
-    names = [name.strip() for name in (os.environ.get("OTEL_TRACES_EXPORTER") or "otlp").split(",")]
-    return [_exporter(name) for name in names if name not in ("", "none")]
+    return [_exporter(name) for name in wanted.exporters()]
 
 
 def _exporter(name: str) -> SpanExporter:
     if name == "console":
         return ConsoleSpanExporter()
-    found = list(
-        entry_points(group="opentelemetry_traces_exporter", name="otlp_proto_http" if name == "otlp" else name)
-    )
-    if not found:
-        raise InputError(f"OTEL_TRACES_EXPORTER names {name}, which is not installed", hint="otlp and console are")
-    made: Any = found[0].load()()
+    (found,) = entry_points(group=wanted.EXPORTERS, name=name)
+    made = found.load()()
     assert isinstance(made, SpanExporter)
     return made
