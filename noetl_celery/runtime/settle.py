@@ -20,6 +20,7 @@ from noetl_celery.store import claims, events, outbox, stages
 from noetl_celery.store.db import Connection
 from noetl_celery.store.decisions import body_queue
 from noetl_celery.store.outbox import Dispatch
+from noetl_celery.telemetry import logs
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ def settle_claims(process: Process, publisher: Publisher) -> None:
     that cannot be asked is asked once."""
     away: set[Any] = set()
     for ticket in process.db.run(lambda connection: claims.orphaned(connection, limit=TICKETS)):
+        logs.about({"execution_id": ticket["execution_id"]})
         try:
             source = recorded(process, ticket)
             place = (source or {}).get("auth") or ticket["stage_id"]

@@ -23,7 +23,7 @@ from noetl_celery.runtime.settle import settle_claims
 from noetl_celery.store import crashes, outbox, partitions, prune, rows, runs, signals, workers
 from noetl_celery.store.db import Connection, changed, execute
 from noetl_celery.store.outbox import Dispatch
-from noetl_celery.telemetry import watch
+from noetl_celery.telemetry import logs, watch
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,8 @@ def sweep(process: Process, publisher: Publisher) -> bool:
         return False
     for step in (_end_still_sessions, _wake, _return_crashed, settle_claims, _publish_late, _keep_house):
         try:
-            step(process, publisher)
+            with logs.apart():
+                step(process, publisher)
         except NoetlError as error:
             log.warning("sweep: %s", error)
     process.db.run(lambda connection: workers.forget_dead(connection, after_seconds=FORGET_WORKERS_SECONDS))
