@@ -95,6 +95,7 @@ def _run(options: DevOptions, signals: Signals) -> int:
         count = f"{options.workers} worker{'' if options.workers == 1 else 's'}"
         parts = [name for name, url in (("PostgreSQL", "database_url"), ("Redis", "broker_url")) if url not in given]
         _say(f"starting {', '.join([*parts, count])} …")
+        endpoint = stack.enter_context(Endpoint(settings))
         stack.enter_context(services)
         supervisor = stack.enter_context(Supervisor(signals, min(settings.grace_seconds, GRACE_SECONDS), _say))
         for child in services.children:
@@ -102,8 +103,7 @@ def _run(options: DevOptions, signals: Signals) -> int:
         settings = _with_services(settings, services)
         stack.enter_context(exported(settings))
         _migrate(settings)
-        env = stack.enter_context(Endpoint(settings)).env
-        nodes = _start_workers(options, settings, supervisor, services.folder / "logs", env)
+        nodes = _start_workers(options, settings, supervisor, services.folder / "logs", endpoint.env)
         places = _start_pages(options, supervisor, services.folder / "logs")
         wait_consuming(supervisor, nodes, READY_SECONDS)
         if options.command:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from noetl_celery.telemetry.counters import Counters
     from noetl_celery.telemetry.tracing import Tracing
 
+log = logging.getLogger(__name__)
+
 _counters: Counters | None = None
 _tracing: Tracing | None = None
 _lock = threading.Lock()
@@ -37,7 +40,10 @@ def start(settings: Settings, place: str) -> None:
         if _counters is None and wanted.counters():
             from noetl_celery.telemetry.counters import Counters
 
-            _counters = Counters(place)
+            try:
+                _counters = Counters(place)
+            except OSError as error:
+                log.warning("nothing is counted here: %s", error)
         if _tracing is None and wanted.traces() and wanted.lacking() is None:
             from noetl_celery.telemetry.tracing import Tracing
 

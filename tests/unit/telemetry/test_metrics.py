@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from prometheus_client import values
 from prometheus_client.parser import text_string_to_metric_families
 
 from noetl_celery.cli.embedded import free_port
@@ -124,6 +125,16 @@ def test_where_nobody_asks_nothing_is_imported() -> None:
     )
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", FOLDER))}
     subprocess.run([sys.executable, "-c", code], env=clean, check=True, timeout=60)
+
+
+def test_a_folder_that_is_gone_is_said_and_the_work_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "gone"))
+    monkeypatch.setattr(values, "ValueClass", values.ValueClass)
+    watch.start(load(), "x")
+    watch.lease_lost("lane")
+    assert "nothing is counted here" in caplog.text
 
 
 def test_nobody_has_the_calls_of_somebody() -> None:
