@@ -11,7 +11,7 @@ from starlette.responses import Response
 from noetl_celery import __version__
 from noetl_celery.client import Noetl
 from noetl_celery.settings import Settings
-from noetl_celery.web import health, pages, problems
+from noetl_celery.web import health, metrics, pages, problems
 from noetl_celery.web.access import Access
 from noetl_celery.web.listening import Listening
 
@@ -52,6 +52,7 @@ def create(settings: Settings, *, token: str | None = None) -> FastAPI:
     app.middleware("http")(_with_headers)
     problems.install(app)
     app.include_router(health.router)
+    app.include_router(metrics.router)
     app.include_router(pages.router)
     return app
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 import redis
@@ -21,6 +23,7 @@ from noetl_celery.settings import Settings
 from noetl_celery.store import gauges, health
 from noetl_celery.store.db import Connection, every
 from noetl_celery.telemetry import CONTENT_TYPE, declared, exposition
+from noetl_celery.web.app import create
 
 pytestmark = pytest.mark.integration
 
@@ -174,6 +177,22 @@ def test_what_is_away_is_said(settings: Settings, url: str | None, broker_url: s
 
 def test_a_place_without_the_schema_is_away(empty_database: str, broker: str) -> None:
     assert said(make_settings(empty_database, broker_url=broker))["noetl_up"] == {"postgresql": 0, "redis": 1}
+
+
+def test_the_console_serves_it_to_whoever_has_the_token(world: World) -> None:
+    app = create(world.settings, token="open-sesame")
+
+    async def asked(**headers: str) -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+            return await client.get("/metrics", headers=headers)
+
+    try:
+        assert asyncio.run(asked()).status_code == 401
+        reply = asyncio.run(asked(Authorization="Bearer open-sesame"))
+    finally:
+        app.state.client.close()
+    assert (reply.status_code, reply.headers["content-type"]) == (200, CONTENT_TYPE)
+    assert "noetl_up" in {family.name for family in text_string_to_metric_families(reply.text)}
 
 
 def test_the_past_is_not_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
