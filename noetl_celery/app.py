@@ -114,13 +114,14 @@ def claim(self: Task[Any, Any], execution: int, stage: int, claim: int) -> None:
 @app.task(name=BODY, ignore_result=False, bind=True)
 def body(self: Task[Any, Any], execution: int, stage: int, frame: int, lane: int) -> None:
     """Works through rows of a frame, and goes on. Never raises: a failed chord member would silence the callback."""
+    names = {"execution_id": execution, "frame_id": frame}
     try:
         message = Dispatch("lanes", execution, stage, frame, (lane,), _body_queue(self))
         run_on(processes.current(), publisher, message)
     except NoetlError as error:
-        log.error("lane %s of frame %s: %s", lane, frame, error)
+        log.error("lane %s of frame %s: %s", lane, frame, error, extra=names)
     except Exception:
-        log.exception("lane %s of frame %s failed; its rows are run again", lane, frame)
+        log.exception("lane %s of frame %s failed; its rows are run again", lane, frame, extra=names)
 
 
 @app.task(name=SWEEP, throws=(NoetlError,))
