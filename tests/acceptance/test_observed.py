@@ -91,6 +91,7 @@ def collector() -> Iterator[Collector]:
 def system(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[Cluster]:
     with cluster(tmp_path_factory.mktemp("observed"), NOETL_LOG_FORMAT="json") as made:
         made.env |= {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "200"}
+        made.env["TMPDIR"] = str(made.folder)  # workers that are killed leave their folder
         yield made
 
 
