@@ -293,6 +293,7 @@ class _Turn:
                 previous,
                 args or None,
                 None if isinstance(items, LazySequence) else items,
+                len(items) if kind == "collection" and items is not None else None,
             )
         )
         self.event("step.enter", "RUNNING", stage)

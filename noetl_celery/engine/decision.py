@@ -59,7 +59,7 @@ class Timer:
 class Opening:
     """A stage to open; ``items`` (single: one row, collection: its elements) become one frame.
 
-    None for a cursor, and for a collection that becomes frames slice by slice.
+    None for a cursor, and for a collection that becomes frames slice by slice. ``total``: the elements of a collection.
     """
 
     stage_id: int
@@ -70,6 +70,7 @@ class Opening:
     previous: str | None
     args: Mapping[str, Any] | None
     items: Sequence[Any] | None = None
+    total: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

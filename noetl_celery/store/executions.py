@@ -18,6 +18,8 @@ _COLUMNS = (
     "execution_id, parent_execution_id, catalog_id, path, status, workload, error, created_at, started_at, finished_at"
 )
 
+#: parked rows of a step that are counted, at most: those who watch ask twice a second
+PARKED_COUNTED = 1_000
 #: of a loop: what people look at while it runs
 _COUNTED = ("ok", "failed", "frames", "retries")
 
@@ -181,24 +183,57 @@ def steps(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
 
 
 def progress(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
-    """Each open step: rows done and failed (to the moment), frames open and done, rows in the air and parked."""
+    """Each open step: rows done and failed (to the moment), frames, rows at work and parked, lanes that wait.
+
+    Looks at open frames only. Of those that have ended, the counters of their stage tell, and for the last ones the
+    notes that nobody has decided on yet.
+    """
     return every(
         connection,
         """
-        SELECT s.stage_id, s.step_name, s.visit, s.kind, s.opened_at, s.total, f.frames,
-               coalesce(f.ok, 0) AS ok, coalesce(f.failed, 0) AS failed,
-               coalesce(f.open_frames, 0) AS open_frames, coalesce(f.open_rows, 0) AS open_rows,
-               coalesce(f.reruns, 0) AS reruns,
+        WITH told AS (
+            SELECT (data ->> 'stage')::bigint AS stage_id, sum((data ->> 'frames')::int) AS frames,
+                   sum((data ->> 'ok')::bigint) AS ok, sum((data ->> 'failed')::bigint) AS failed,
+                   sum((data ->> 'retries')::bigint) AS retries
+            FROM noetl.signal WHERE execution_id = %(execution)s AND type IN ('claim.filled', 'frame.done') GROUP BY 1
+        )
+        SELECT s.stage_id, s.step_name, s.visit, s.kind, s.opened_at, s.total,
+               CASE WHEN s.kind = 'single' THEN 1 ELSE s.frames + coalesce(t.frames, 0) END AS frames,
+               s.ok_rows + coalesce(t.ok, 0) + coalesce(f.ok, 0) AS ok,
+               s.failed_rows + coalesce(t.failed, 0) + coalesce(f.failed, 0) AS failed,
+               s.retries + coalesce(t.retries, 0) + coalesce(f.retries, 0) AS retries,
+               f.open_frames, coalesce(f.open_rows, 0) AS open_rows, coalesce(f.at_work, 0)::int AS at_work,
+               coalesce(f.waiting, 0)::int AS waiting, p.parked, p.throttled, p.next,
+               (s.settings ->> 'max_in_flight')::int AS max_in_flight,
+               coalesce((s.settings ->> 'paced')::bool, false) AS paced,
                extract(epoch FROM clock_timestamp() - s.opened_at)::float AS seconds
         FROM noetl.stage s
-        LEFT JOIN LATERAL (
-            SELECT sum(ok_rows * weight) AS ok, sum(failed_rows * weight) AS failed, sum(open_rows) AS open_rows,
-                   sum(reruns) AS reruns, count(*) AS frames, count(*) FILTER (WHERE status = 'RUNNING') AS open_frames
-            FROM noetl.frame WHERE stage_id = s.stage_id AND status IN ('RUNNING', 'COMPLETED')
-        ) f ON true
+        LEFT JOIN told t USING (stage_id)
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS open_frames, sum(o.ok_rows * o.weight) AS ok, sum(o.failed_rows * o.weight) AS failed,
+                   sum(o.retries) AS retries, sum(o.open_rows) AS open_rows, sum(at_work) AS at_work,
+                   sum(waiting) AS waiting
+            FROM noetl.frame o
+            CROSS JOIN LATERAL (
+                SELECT sum(cardinality(r.begun)) AS at_work FROM noetl.run r WHERE r.frame_id = o.frame_id) runs
+            CROSS JOIN LATERAL (
+                SELECT count(*) AS waiting FROM noetl.outbox b WHERE b.frame_id = o.frame_id) asked
+            WHERE o.stage_id = s.stage_id AND o.status = 'RUNNING'
+        ) f
+        CROSS JOIN LATERAL (
+            SELECT count(*) AS parked, count(r.lane) FILTER (WHERE r.row_concurrency > 1) AS throttled,
+                   min(extract(epoch FROM r.due_at - clock_timestamp()))::float AS next
+            FROM (
+                SELECT r.lane, o.row_concurrency, w.due_at FROM noetl.frame o
+                JOIN noetl.wakeup w ON w.frame_id = o.frame_id
+                JOIN noetl.row r ON r.frame_id = w.frame_id AND r.row_index = w.row_index
+                WHERE o.stage_id = s.stage_id AND o.status = 'RUNNING' LIMIT %(parked)s
+            ) r
+        ) p
         WHERE s.execution_id = %(execution)s AND s.status = 'OPEN' ORDER BY s.opened_at, s.stage_id
         """,
         execution=execution_id,
+        parked=PARKED_COUNTED,
     )
 
 

@@ -82,21 +82,26 @@ _STAGES = """
 _TICKETS = f"""
     SELECT c.stage_id, c.status, c.attempts, w.host, w.pid, {ALIVE} AS alive, o.queue, o.published,
            extract(epoch FROM o.publish_at - clock_timestamp())::float8 AS again,
-           (SELECT e.result -> 'error' FROM noetl.event e
-            WHERE e.execution_id = c.execution_id AND e.stage_id = c.stage_id AND e.event_type = 'claim.retry'
-              AND e.created_at >= c.created_at
-            ORDER BY e.event_id DESC LIMIT 1) AS error
-    FROM noetl.claim c LEFT JOIN noetl.outbox o ON o.claim_id = c.claim_id
+           CASE WHEN c.attempts > 0 THEN (
+               SELECT e.result -> 'error' FROM noetl.event e
+               WHERE e.execution_id = s.execution_id AND e.stage_id = c.stage_id AND e.event_type = 'claim.retry'
+                 AND e.created_at >= c.created_at
+               ORDER BY e.event_id DESC LIMIT 1) END AS error
+    FROM noetl.stage s JOIN noetl.claim c ON c.stage_id = s.stage_id AND c.status IN ('OPEN', 'TAKEN')
+    LEFT JOIN noetl.outbox o ON o.claim_id = c.claim_id
     LEFT JOIN noetl.run r ON r.run_id = c.taken_by LEFT JOIN noetl.worker w ON w.worker_id = r.worker_id
-    WHERE c.execution_id = %(id)s AND c.status IN ('OPEN', 'TAKEN') ORDER BY c.claim_id LIMIT %(shown)s
+    WHERE s.execution_id = %(id)s AND s.status = 'OPEN' ORDER BY c.claim_id LIMIT %(shown)s
 """
 
+#: the way to all that is at work or waits: it is short, however long the execution has been running
+_OPEN_FRAMES = "noetl.stage s JOIN noetl.frame f ON f.stage_id = s.stage_id AND f.status = 'RUNNING'"
+
 #: lanes that wait for a worker
-_DISPATCHES = """
-    SELECT stage_id, queue, count(*) AS count, max(published) AS published,
-           min(extract(epoch FROM publish_at - clock_timestamp()))::float8 AS again
-    FROM noetl.outbox WHERE execution_id = %(id)s AND frame_id IS NOT NULL
-    GROUP BY stage_id, queue ORDER BY stage_id, queue
+_DISPATCHES = f"""
+    SELECT f.stage_id, o.queue, count(*) AS count, max(o.published) AS published,
+           min(extract(epoch FROM o.publish_at - clock_timestamp()))::float8 AS again
+    FROM {_OPEN_FRAMES} JOIN noetl.outbox o ON o.frame_id = f.frame_id
+    WHERE s.execution_id = %(id)s AND s.status = 'OPEN' GROUP BY f.stage_id, o.queue ORDER BY f.stage_id, o.queue
 """
 
 #: lanes at work, by process; the first lease that ends
@@ -104,30 +109,35 @@ _RUNS = f"""
     SELECT f.stage_id, w.host, w.pid, coalesce({ALIVE}, false) AS alive, count(*) AS lanes,
            sum(coalesce(cardinality(r.begun), 0)) AS begun,
            min(extract(epoch FROM r.lease_until - clock_timestamp()))::float8 AS lease
-    FROM noetl.run r JOIN noetl.frame f ON f.frame_id = r.frame_id LEFT JOIN noetl.worker w USING (worker_id)
-    WHERE r.execution_id = %(id)s GROUP BY f.stage_id, w.worker_id, w.host, w.pid, w.seen_at
+    FROM {_OPEN_FRAMES} JOIN noetl.run r ON r.frame_id = f.frame_id LEFT JOIN noetl.worker w USING (worker_id)
+    WHERE s.execution_id = %(id)s AND s.status = 'OPEN' GROUP BY f.stage_id, w.worker_id, w.host, w.pid, w.seen_at
     ORDER BY alive, w.host, w.pid LIMIT %(shown)s
 """
 
 #: parked rows: those that go on first, and why they were tried again; the child that a row waits for
-_SLEEPERS = """
-    SELECT f.stage_id, f.frame_index AS frame, r.row_index AS row, r.waits_for, child.status AS child,
-           extract(epoch FROM w.due_at - clock_timestamp())::float8 AS seconds, said.attempt, said.attempts, said.error
-    FROM noetl.frame f JOIN noetl.row r USING (frame_id)
-    LEFT JOIN noetl.wakeup w ON w.frame_id = r.frame_id AND w.row_index = r.row_index
-    LEFT JOIN noetl.execution child ON child.execution_id = r.waits_for
+_SLEEPERS = f"""
+    SELECT p.stage_id, p.frame, p.row, p.waits_for, child.status AS child,
+           extract(epoch FROM p.due_at - clock_timestamp())::float8 AS seconds, said.attempt, said.attempts, said.error
+    FROM (
+        SELECT f.stage_id, f.frame_index AS frame, r.row_index AS row, r.waits_for, w.due_at, f.execution_id,
+               f.frame_id, f.created_at
+        FROM {_OPEN_FRAMES} JOIN noetl.row r ON r.frame_id = f.frame_id
+        LEFT JOIN noetl.wakeup w ON w.frame_id = r.frame_id AND w.row_index = r.row_index
+        WHERE s.execution_id = %(id)s AND s.status = 'OPEN' AND r.status = 'PARKED'
+        ORDER BY w.due_at NULLS LAST, f.frame_id, r.row_index LIMIT %(shown)s
+    ) p
+    LEFT JOIN noetl.execution child ON child.execution_id = p.waits_for
     LEFT JOIN LATERAL (
         SELECT coalesce(one ->> 'attempt', e.meta -> 'retry' ->> 'attempt_number')::int AS attempt,
                (e.meta -> 'retry' ->> 'max_attempts')::int AS attempts,
                coalesce(one -> 'error', e.result -> 'error') AS error
         FROM noetl.event e
         LEFT JOIN LATERAL jsonb_array_elements(coalesce(e.result -> 'rows', '[]')) AS one
-             ON (one ->> 'row')::int = r.row_index
-        WHERE e.execution_id = f.execution_id AND e.frame_id = f.frame_id AND e.created_at >= f.created_at
+             ON (one ->> 'row')::int = p.row
+        WHERE e.execution_id = p.execution_id AND e.frame_id = p.frame_id AND e.created_at >= p.created_at
           AND e.event_type IN ('task.retry', 'retry_scheduled')
-          AND coalesce(one ->> 'row', e.result ->> 'row')::int = r.row_index
+          AND coalesce(one ->> 'row', e.result ->> 'row')::int = p.row
         ORDER BY e.event_id DESC LIMIT 1
     ) said ON true
-    WHERE f.execution_id = %(id)s AND f.status = 'RUNNING' AND r.status = 'PARKED'
-    ORDER BY w.due_at NULLS LAST, f.frame_id, r.row_index LIMIT %(shown)s
+    ORDER BY p.due_at NULLS LAST, p.frame_id, p.row
 """

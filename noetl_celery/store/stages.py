@@ -22,9 +22,10 @@ def open_stages(connection: Connection, execution_id: int, openings: Iterable[Op
         execute(
             connection,
             """
-            INSERT INTO noetl.stage (stage_id, execution_id, step_name, visit, kind, status, settings, args, previous)
+            INSERT INTO noetl.stage (stage_id, execution_id, step_name, visit, kind, status, settings, args, previous,
+                                     total)
             VALUES (%(stage)s, %(execution)s, %(step)s, %(visit)s, %(kind)s, 'OPEN', %(settings)s, %(args)s,
-                    %(previous)s)
+                    %(previous)s, %(total)s)
             """,
             stage=opening.stage_id,
             execution=execution_id,
@@ -34,6 +35,7 @@ def open_stages(connection: Connection, execution_id: int, openings: Iterable[Op
             settings=Json(opening.settings.document()),
             args=json_value(opening.args),
             previous=opening.previous,
+            total=opening.total,
         )
 
 

@@ -150,7 +150,7 @@ stage = sa.Table(
     _count("frames"),
     #: attempts of its ended rows that failed and were made again
     _count("retries"),
-    #: what the playbook's ``loop.cursor.count`` said when the loop began
+    #: rows that a loop has to do: of a collection its length, of a cursor what ``loop.cursor.count`` said at the start
     _big("total", nullable=True),
     _json("result"),
     _json("task_results"),
