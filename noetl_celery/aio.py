@@ -77,6 +77,7 @@ class AsyncExecution:
     status = _awaited(Execution.status)
     progress = _awaited(Execution.progress)
     duration = _awaited(Execution.duration)
+    summary = _awaited(Execution.summary)
     steps = _awaited(Execution.steps)
     report = _awaited(Execution.report)
     step_result = _awaited(Execution.step_result)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import ExecutionFailed, InputError, NotFound, ServiceError, WaitTimeout
 from noetl_celery.feed import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, feed
-from noetl_celery.report import Snapshot, StepProgress, brief_error, build_report, step_progress
+from noetl_celery.report import Snapshot, StepProgress, Summary, brief_error, build_report, step_progress
 
 if TYPE_CHECKING:
     from noetl_celery.client import Noetl
@@ -202,6 +202,12 @@ class Execution:
         from noetl_celery.store import executions
 
         return self._client.read(lambda connection: executions.duration(connection, self.id))
+
+    def summary(self) -> Summary:
+        """What it came to: time, rows, retries, the slowest step. Complete when it has ended."""
+        from noetl_celery.store import executions
+
+        return Summary(**self._client.read(lambda connection: executions.summary(connection, self.id)))
 
     def steps(self) -> list[dict[str, Any]]:
         """The last visit of every step: name, status, error, rows, times; without results."""

@@ -7,19 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from noetl_celery.engine.state import FINAL
+from noetl_celery.words import seconds_text as seconds_text
 
 if TYPE_CHECKING:
     from noetl_celery.store.ledger import Books
 
 #: what a report says of a step's rows
-_OF_ROWS = ("claimed", "ok", "failed", "released", "parked", "ready", "taken", "reruns", "differences")
+_OF_ROWS = ("claimed", "ok", "failed", "released", "parked", "ready", "taken", "reruns", "retries", "differences")
 
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
     """How far an open step is: rows that ended (``ok``, ``failed``), rows and frames under way, its age in seconds.
 
-    ``total``: the rows that the source had when the loop began, where ``loop.cursor.count`` says so.
+    ``total``: how many rows there are: of a list its length, of a cursor what its source had when the loop began, where
+    ``loop.cursor.count`` says so.
     """
 
     stage_id: int
@@ -33,6 +35,21 @@ class StepProgress:
     open_rows: int
     seconds: float
     total: int | None = None
+    #: attempts of ended rows that failed and were made again
+    retries: int = 0
+    #: rows that have begun and are not written, as many as may be at once
+    at_work: int = 0
+    #: rows that wait for their next attempt outside of a lane (``more_parked``: there may be more of them), those of
+    #: them that their target has sent away, and the seconds until the first one goes on
+    parked: int = 0
+    more_parked: bool = False
+    throttled: int = 0
+    next_seconds: float | None = None
+    #: lanes that wait for a worker
+    waiting: int = 0
+    #: frames (of a list: rows) that may be open at once; whether the pace of requests is found (``auto``)
+    max_in_flight: int | None = None
+    paced: bool = False
 
     @property
     def done(self) -> int:
@@ -51,6 +68,32 @@ class Snapshot:
     @property
     def final(self) -> bool:
         return self.status in FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What an execution came to. Rows are those of its loops; ``rows`` is None if it had no loop.
+
+    ``seconds`` are those from its submission to its end (or now), ``slowest_seconds`` those of the step that took
+    longest, over all of its visits."""
+
+    seconds: float
+    ok: int
+    failed: int
+    retries: int
+    loops: int
+    slowest: str | None = None
+    slowest_seconds: float = 0.0
+
+    @property
+    def rows(self) -> int | None:
+        """Rows with an outcome."""
+        return self.ok + self.failed if self.loops else None
+
+    @property
+    def per_second(self) -> float | None:
+        """Rows per second, over all of its time."""
+        return (self.ok + self.failed) / self.seconds if self.loops and self.seconds > 0 else None
 
 
 def build_report(
@@ -93,13 +136,13 @@ def step_progress(row: Mapping[str, Any]) -> StepProgress:
         open_rows=int(row["open_rows"]),
         seconds=float(row["seconds"]),
         total=row["total"],
+        retries=int(row["retries"]),
+        at_work=int(row["at_work"]),
+        parked=int(row["parked"]),
+        more_parked=bool(row["more_parked"]),
+        throttled=int(row["throttled"]),
+        next_seconds=row["next"],
+        waiting=int(row["waiting"]),
+        max_in_flight=row["max_in_flight"],
+        paced=bool(row["paced"]),
     )
-
-
-def seconds_text(seconds: float) -> str:
-    """``3.2 s``, ``4 min 05 s``, ``2 h 10 min``."""
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"

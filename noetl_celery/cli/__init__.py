@@ -124,6 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; its exit code. Whatever goes wrong becomes a message and a code here, and nowhere else."""
     _Mode.debug = False
+    console.hush(False)
     # What the library logs as a warning (a broker that is away) is said by the commands in their own words.
     logging.getLogger("noetl_celery").addHandler(logging.NullHandler())
     try:

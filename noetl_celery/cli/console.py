@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from noetl_celery.errors import NoetlError, PlaybookInvalid, WaitTimeout
 from noetl_celery.hiding import hidden
-from noetl_celery.report import seconds_text as seconds_text
+from noetl_celery.words import seconds_text as seconds_text
 
 OK, FAILED, INVALID, RUNNING, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
 EXIT_CODES = {"COMPLETED": OK, "FAILED": FAILED, "CANCELLED": FAILED}
@@ -25,9 +25,14 @@ STATUS_COLOURS = {
 }
 
 
+def live(stream: TextIO) -> bool:
+    """May lines be drawn there again and again?"""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def coloured(stream: TextIO) -> bool:
     """May colours be written there? Only to a terminal, and not under NO_COLOR (https://no-color.org)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return live(stream) and not os.environ.get("NO_COLOR")
 
 
 def paint(text: str, colour: str | None, stream: TextIO) -> str:
@@ -63,8 +68,28 @@ def out_json(value: Any) -> None:
     out(to_json(value))
 
 
+class _Voice:
+    quiet = False
+
+
+def hush(quiet: bool) -> None:
+    """From now on :func:`note` says nothing; errors are said all the same."""
+    _Voice.quiet = quiet
+
+
+def quiet() -> bool:
+    """Are notes unwanted?"""
+    return _Voice.quiet
+
+
 def note(text: str) -> None:
     """A line for people, on stderr, where it does not disturb what is piped on."""
+    if not _Voice.quiet:
+        say(text)
+
+
+def say(text: str) -> None:
+    """A line on stderr that has to be read."""
     sys.stderr.write(f"{hidden(text)}\n")
     sys.stderr.flush()
 
@@ -76,7 +101,7 @@ def warn(text: str) -> None:
 
 def complain(text: str) -> None:
     """What went wrong."""
-    note(f"{paint('error:', RED, sys.stderr)} {text}")
+    say(f"{paint('error:', RED, sys.stderr)} {text}")
 
 
 def show_error(error: NoetlError) -> int:
@@ -87,7 +112,7 @@ def show_error(error: NoetlError) -> int:
         sources = Sources()
         for problem in error.problems:
             for line in shown(problem, sources, sys.stderr):
-                note(line)
+                say(line)
         files = dict.fromkeys(problem.file for problem in error.problems)
         count = len(error.problems)
         complain(f"{count} problem{'' if count == 1 else 's'} in {', '.join(str(file) for file in files)}")

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from noetl_celery.cli.console import FAILED, OK, RED, detaching, note, out, out_json, paint
-from noetl_celery.cli.executions import Id, Json, follow
+from noetl_celery.cli.console import FAILED, OK, RED, detaching, hush, note, out, out_json, paint
+from noetl_celery.cli.executions import Id, Json, Quiet, follow
 from noetl_celery.errors import InputError
 
 
@@ -61,11 +61,13 @@ def retry(
     rows: Annotated[Rows | None, typer.Option(help="Run these rows of STEP again.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Stay until it ends; the exit code tells how.")] = False,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Runs failed work again: a failed execution from where it failed, without rows that were ok; or, with
     `--rows failed STEP`, the failed rows of a step, and what follows it."""
     from noetl_celery.client import Noetl
 
+    hush(quiet)
     if (step is None) != (rows is None):
         raise InputError(
             "`--rows` and STEP go together", hint=f"write: noetl-celery retry {execution_id} --rows failed STEP"

@@ -13,6 +13,7 @@ from noetl_celery.cli.console import (
     FAILED,
     detaching,
     flush,
+    hush,
     out,
     out_json,
     seconds_text,
@@ -26,17 +27,20 @@ if TYPE_CHECKING:
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The execution's id.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes: only the result, and errors.")]
 
 
 def status(
     execution_id: Id,
     as_json: Json = False,
     watch: Annotated[bool, typer.Option("--watch", help="Stay and show how far it is, until it ends.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Shows where an execution is. The exit code is 0 whatever its status (use `wait` for one that tells)."""
     from noetl_celery.cli.progress import show_execution
     from noetl_celery.client import Noetl
 
+    hush(quiet)
     with Noetl() as client:
         execution = client.execution(execution_id)
         if watch:
@@ -52,10 +56,12 @@ def wait(
     execution_id: Id,
     timeout: Annotated[float | None, typer.Option(min=0, help="Seconds to wait; then exit code 3.")] = None,
     as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Waits for the end of an execution. Exit code 0: completed, 1: failed or cancelled, 3: timeout."""
     from noetl_celery.client import Noetl
 
+    hush(quiet)
     with Noetl() as client:
         execution = client.execution(execution_id)
         with detaching(execution.id):
@@ -148,7 +154,7 @@ def list_(
 
 def follow(execution: Execution, timeout: float | None, *, as_json: bool) -> int:
     """Waits while showing progress, then shows how it ended; the exit code. With JSON a timeout prints a report too."""
-    from noetl_celery.cli.progress import ProgressView, show_execution
+    from noetl_celery.cli.progress import ProgressView, show_execution, show_summary
 
     with ProgressView(execution.id) as view:
         try:
@@ -163,6 +169,7 @@ def follow(execution: Execution, timeout: float | None, *, as_json: bool) -> int
         out_json(execution.report())
     else:
         show_execution(execution)
+        show_summary(execution)
     return EXIT_CODES.get(last.status, FAILED) if last else FAILED
 
 

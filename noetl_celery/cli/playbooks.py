@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from noetl_celery.cli.console import detaching, note, out, out_json, warn
+from noetl_celery.cli.console import detaching, hush, note, out, out_json, warn
+from noetl_celery.cli.executions import Quiet, follow
 from noetl_celery.cli.inputs import assignments, json_mapping
 from noetl_celery.cli.problems import Sources, shown
 from noetl_celery.errors import PlaybookInvalid, Problem
@@ -60,15 +61,16 @@ def run(
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Print the id and do not wait.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Runs a playbook and shows how far it is. Ctrl-C leaves the execution running.
 
     Exit code 0: completed, 1: failed or cancelled, 2: invalid input, 3: timeout (the execution goes on).
     """
-    from noetl_celery.cli.executions import follow
     from noetl_celery.client import Noetl
     from noetl_celery.playbook.workload import deep_merged
 
+    hush(quiet)
     overrides = deep_merged(
         json_mapping(workload, "--workload") if workload is not None else {}, assignments(settings or [])
     )

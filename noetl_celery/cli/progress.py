@@ -7,56 +7,49 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from noetl_celery.cli.console import RED, coloured, note, out, paint, painted_status, seconds_text, short_json
+from noetl_celery.cli.console import RED, live, note, out, paint, painted_status, quiet, seconds_text, short_json
+from noetl_celery.progress import MOST_STEPS, Rates, more_words, step_words, summary_words
 
 if TYPE_CHECKING:
-    from rich.live import Live
-    from rich.table import Table
-
+    from noetl_celery.cli.bars import Bars
     from noetl_celery.execution import Execution
-    from noetl_celery.report import Snapshot, StepProgress
+    from noetl_celery.report import Snapshot
     from noetl_celery.store.ledger import Books
 
-#: without a terminal: at most a line per step so often, and none before
-PLAIN_SECONDS = 2.0
+#: nothing is shown before; without a terminal a line per step at most so often
+FIRST_SECONDS = PLAIN_SECONDS = 2.0
 
 
 class ProgressView:
-    """A live line per open step on a terminal, plain lines otherwise; always on stderr."""
+    """A bar per open step on a terminal, plain lines otherwise; on stderr, and nothing where notes are unwanted."""
 
     def __init__(self, execution_id: int) -> None:
         self._execution_id = execution_id
-        self._live: Live | None = None
-        self._rates: dict[int, Rate] = {}
+        self._bars: Bars | None = None
+        self._rates = Rates()
         self._last: tuple[Any, ...] = ()
-        self._next = time.monotonic() + PLAIN_SECONDS
+        self._next = time.monotonic() + FIRST_SECONDS
         self._away = False
 
     def __enter__(self) -> Self:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(stderr=True, no_color=not coloured(sys.stderr))
-            self._live = Live(console=console, auto_refresh=False, transient=True)
-            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._live is not None:
-            self._live.stop()
+        if self._bars is not None:
+            self._bars.close()
 
     def show(self, snapshot: Snapshot) -> None:
         """Shows a look at the execution."""
         self._note_away(snapshot)
         now = time.monotonic()
-        for step in snapshot.steps:
-            self._rates.setdefault(step.stage_id, Rate()).add(now, step.done)
-        if self._live is not None:
-            self._live.update(self._table(snapshot), refresh=True)
-        elif now >= self._next:
+        self._rates.add(now, snapshot.steps)
+        if now < self._next or quiet():
+            return
+        if live(sys.stderr):
+            self._draw(snapshot)
+        else:
             self._plain(snapshot)
             self._next = now + PLAIN_SECONDS
 
@@ -65,69 +58,29 @@ class ProgressView:
             self._away = snapshot.away is not None
             note(f"{snapshot.away}; trying again" if self._away else "PostgreSQL is back")
 
+    def _draw(self, snapshot: Snapshot) -> None:
+        if self._bars is None:
+            from noetl_celery.cli.bars import Bars
+
+            self._bars = Bars()
+        self._bars.draw(snapshot, self._rates)
+
     def _plain(self, snapshot: Snapshot) -> None:
-        key = (snapshot.status, *((s.stage_id, s.done, s.failed, s.frames) for s in snapshot.steps))
+        key = (snapshot.status, *((s.stage_id, s.done, s.failed, s.frames, s.parked) for s in snapshot.steps))
         if key == self._last or snapshot.final:
             return
         self._last = key
-        for step in snapshot.steps:
-            note(f"{step.step}: {self._words(step)}")
+        for step in snapshot.steps[:MOST_STEPS]:
+            note(f"{step.step}: {step_words(step, self._rates.per_second(step))}")
+        if len(snapshot.steps) > MOST_STEPS:
+            note(more_words(len(snapshot.steps) - MOST_STEPS))
         if not snapshot.steps:
             note(f"execution {self._execution_id}: {snapshot.status}")
 
-    def _table(self, snapshot: Snapshot) -> Table:
-        from rich.spinner import Spinner
-        from rich.table import Table
-        from rich.text import Text
 
-        grid = Table.grid(padding=(0, 1))
-        for step in snapshot.steps:
-            grid.add_row(Spinner("dots"), Text(step.step, style="bold"), Text(self._words(step)))
-        if not snapshot.steps:
-            grid.add_row(Spinner("dots"), Text(snapshot.status.lower()), Text(""))
-        return grid
-
-    def _words(self, step: StepProgress) -> str:
-        return step_words(step, self._rates[step.stage_id].per_second())
-
-
-class Rate:
-    """Rows per second over the last few seconds."""
-
-    window_seconds = 10.0
-
-    def __init__(self) -> None:
-        self._points: list[tuple[float, int]] = []
-
-    def add(self, now: float, done: int) -> None:
-        """Notes how many rows were done at this time."""
-        self._points.append((now, done))
-        while len(self._points) > 2 and self._points[1][0] < now - self.window_seconds:
-            self._points.pop(0)
-
-    def per_second(self) -> float | None:
-        """The rate, or None while there is too little to tell."""
-        (first, before), (last, after) = self._points[0], self._points[-1]
-        return (after - before) / (last - first) if last - first >= 0.5 else None
-
-
-def step_words(step: StepProgress, rate: float | None) -> str:
-    """``1,200 rows, 3 failed, 250/s, 24 frames (2 open), 5.1 s``; of a plain step only how long it has been running."""
-    parts: list[str] = []
-    if step.kind != "single":
-        parts.append(_counted(step.done, "row") if step.total is None else f"{step.done:,} of {step.total:,} rows")
-        if step.failed:
-            parts.append(f"{step.failed:,} failed")
-        if rate:
-            parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s")
-        if step.kind == "cursor":
-            parts.append(_counted(step.frames, "frame") + (f" ({step.open_frames} open)" if step.open_frames else ""))
-    parts.append(seconds_text(step.seconds))
-    return ", ".join(parts)
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def show_summary(execution: Execution) -> None:
+    """What it came to, in one line on stdout."""
+    out(summary_words(execution.summary()))
 
 
 def show_execution(execution: Execution) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from noetl_celery.cli.console import note, out, out_json
+from noetl_celery.cli.console import out, out_json
+from noetl_celery.cli.passing import Passing
 from noetl_celery.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def prune(
     from noetl_celery.client import Noetl
 
     time = duration(older_than)
-    with Noetl() as client, _Progress() as progress:
-        pruned = client.prune(time, dry_run=dry_run, told=progress)
+    with Noetl() as client, Passing("looking for what is old enough") as passing:
+        pruned = client.prune(time, dry_run=dry_run, told=lambda so_far: passing.say(_counts(so_far)))
     if as_json:
         out_json({"dry_run": dry_run, **asdict(pruned)})
         return
@@ -61,23 +61,3 @@ def _counts(pruned: Pruned) -> str:
         f"{pruned.executions} executions, {pruned.stages} stages, {pruned.frames} frames, {pruned.rows} rows, "
         f"{pruned.claims} claims, {pruned.results} large results, {pruned.logs} printed lines"
     )
-
-
-class _Progress:
-    """One line on a terminal that says how far it is; nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._shown = False
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
-            note("")
-
-    def __call__(self, pruned: Pruned) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r{_counts(pruned)}\x1b[K")
-            sys.stderr.flush()
-            self._shown = True

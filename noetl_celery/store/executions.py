@@ -203,7 +203,8 @@ def progress(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
                s.failed_rows + coalesce(t.failed, 0) + coalesce(f.failed, 0) AS failed,
                s.retries + coalesce(t.retries, 0) + coalesce(f.retries, 0) AS retries,
                f.open_frames, coalesce(f.open_rows, 0) AS open_rows, coalesce(f.at_work, 0)::int AS at_work,
-               coalesce(f.waiting, 0)::int AS waiting, p.parked, p.throttled, p.next,
+               coalesce(f.waiting, 0)::int AS waiting, p.parked, p.parked = %(parked)s AS more_parked,
+               p.throttled, p.next,
                (s.settings ->> 'max_in_flight')::int AS max_in_flight,
                coalesce((s.settings ->> 'paced')::bool, false) AS paced,
                extract(epoch FROM clock_timestamp() - s.opened_at)::float AS seconds
@@ -211,8 +212,8 @@ def progress(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
         LEFT JOIN told t USING (stage_id)
         CROSS JOIN LATERAL (
             SELECT count(*) AS open_frames, sum(o.ok_rows * o.weight) AS ok, sum(o.failed_rows * o.weight) AS failed,
-                   sum(o.retries) AS retries, sum(o.open_rows) AS open_rows, sum(at_work) AS at_work,
-                   sum(waiting) AS waiting
+                   sum(o.retries) AS retries, sum(o.open_rows) AS open_rows,
+                   sum(least(at_work, o.row_concurrency)) AS at_work, sum(waiting) AS waiting
             FROM noetl.frame o
             CROSS JOIN LATERAL (
                 SELECT sum(cardinality(r.begun)) AS at_work FROM noetl.run r WHERE r.frame_id = o.frame_id) runs
@@ -255,6 +256,30 @@ def step_summaries(connection: Connection, execution_id: int) -> list[dict[str, 
         """,
         execution=execution_id,
     )
+
+
+def summary(connection: Connection, execution_id: int) -> Mapping[str, Any]:
+    """What :class:`~noetl_celery.report.Summary` is made of."""
+    found = one(
+        connection,
+        """
+        WITH steps AS (
+            SELECT step_name, kind, sum(ok_rows) AS ok, sum(failed_rows) AS failed, sum(retries) AS retries,
+                   sum(extract(epoch FROM coalesce(closed_at, clock_timestamp()) - opened_at))::float AS seconds
+            FROM noetl.stage WHERE execution_id = %(execution)s GROUP BY step_name, kind
+        )
+        SELECT coalesce(sum(ok) FILTER (WHERE kind <> 'single'), 0)::bigint AS ok,
+               coalesce(sum(failed) FILTER (WHERE kind <> 'single'), 0)::bigint AS failed,
+               coalesce(sum(retries), 0)::bigint AS retries, count(*) FILTER (WHERE kind <> 'single') AS loops,
+               (array_agg(step_name ORDER BY seconds DESC))[1] AS slowest, coalesce(max(seconds), 0) AS slowest_seconds,
+               (SELECT extract(epoch FROM coalesce(finished_at, clock_timestamp()) - created_at)::float
+                FROM noetl.execution WHERE execution_id = %(execution)s) AS seconds
+        FROM steps
+        """,
+        execution=execution_id,
+    )
+    assert found is not None
+    return found
 
 
 def result(connection: Connection, execution_id: int) -> Any:

@@ -44,6 +44,8 @@ class Books:
     waiting: int
     #: rows that had begun and were run again because their worker died
     reruns: int
+    #: attempts of rows that failed and were made again
+    retries: int
     #: what does not balance, in words; empty if everything does
     differences: tuple[str, ...]
 
@@ -54,8 +56,8 @@ class Books:
 
 #: frames ``f`` with what their counters say, and beside it what is there
 _COUNTED = """
-    SELECT f.frame_id, f.frame_index, f.stage_id, f.weight, f.reruns, f.rows, f.open_rows, f.ok_rows, f.failed_rows,
-           f.lane_requests, f.lane_starts, r.*, coalesce(o.waiting, 0) AS waiting
+    SELECT f.frame_id, f.frame_index, f.stage_id, f.weight, f.reruns, f.retries, f.rows, f.open_rows, f.ok_rows,
+           f.failed_rows, f.lane_requests, f.lane_starts, r.*, coalesce(o.waiting, 0) AS waiting
     FROM noetl.frame f CROSS JOIN LATERAL (
         SELECT count(*) AS n, count(*) FILTER (WHERE status = 'OK') AS ok,
                count(*) FILTER (WHERE status = 'FAILED') AS failed,
@@ -67,9 +69,9 @@ _COUNTED = """
 """
 #: the same for frames that have ended and were checked then
 _ENDED = """
-    SELECT f.frame_id, f.frame_index, f.stage_id, f.weight, f.reruns, f.rows, f.open_rows, f.ok_rows, f.failed_rows,
-           f.lane_requests, f.lane_starts, f.rows, f.ok_rows, f.failed_rows, f.rows - f.ok_rows - f.failed_rows,
-           0, 0, 0, 0
+    SELECT f.frame_id, f.frame_index, f.stage_id, f.weight, f.reruns, f.retries, f.rows, f.open_rows, f.ok_rows,
+           f.failed_rows, f.lane_requests, f.lane_starts, f.rows, f.ok_rows, f.failed_rows,
+           f.rows - f.ok_rows - f.failed_rows, 0, 0, 0, 0
     FROM noetl.frame f
 """
 _BALANCED = """
@@ -150,14 +152,14 @@ def _books(connection: Connection, which: str, id_: int, *, recount: bool) -> li
             SELECT stage_id, sum(n * weight) AS claimed, sum(ok * weight) AS ok, sum(failed * weight) AS failed,
                    sum(released * weight) AS released, sum(parked * weight) AS parked, sum(ready * weight) AS ready,
                    sum(taken * weight) AS taken, sum(lane_requests) AS requests, sum(lane_starts) AS starts,
-                   sum(waiting) AS waiting, sum(reruns * weight) AS reruns,
+                   sum(waiting) AS waiting, sum(reruns * weight) AS reruns, sum(retries) AS retries,
                    (array_agg(to_json(f) ORDER BY frame_index, frame_id) FILTER (WHERE NOT ({_BALANCED})))[:%(named)s]
                        AS wrong
             FROM frames f GROUP BY stage_id
         )
         SELECT s.stage_id, s.step_name AS step, s.visit, s.status, t.claimed, t.ok, t.failed, t.released, t.parked,
-               t.ready, t.taken, t.requests, t.starts, t.waiting, t.reruns, t.wrong, s.ok_rows, s.failed_rows,
-               s.status <> 'OPEN' AND s.kind <> 'single' AS counted
+               t.ready, t.taken, t.requests, t.starts, t.waiting, t.reruns, t.retries, t.wrong, s.ok_rows,
+               s.failed_rows, s.status <> 'OPEN' AND s.kind <> 'single' AS counted
         FROM summed t JOIN noetl.stage s USING (stage_id) ORDER BY s.opened_at, s.stage_id
         """,
         id=id_,

@@ -86,8 +86,10 @@ def test_run_json_prints_one_object(system: System) -> None:
 def test_run_for_people(system: System) -> None:
     done = system.cli("run", HELLO)
     assert done.returncode == 0
-    first, *steps = done.stdout.splitlines()
+    first, *steps, summary = done.stdout.splitlines()
     assert first.startswith("examples/hello  COMPLETED  ")
+    assert summary.startswith("3 rows in ")
+    assert "slowest step: " in summary
     assert [line.split()[:2] for line in steps] == [
         ["start", "COMPLETED"],
         ["greet", "COMPLETED"],

@@ -47,6 +47,8 @@ MAY_IMPORT = {
         "client",
         "execution",
         "report",
+        "progress",
+        "words",
         "submission",
         "explanation",
         "telemetry",

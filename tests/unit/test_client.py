@@ -106,6 +106,7 @@ def test_report() -> None:
         {"step_name": "b", "stage_id": 8, "status": "FAILED", "result": None},
     ]
     counted = {"claimed": 9, "ok": 4, "failed": 1, "released": 0, "parked": 2, "ready": 1, "taken": 1, "reruns": 3}
+    counted["retries"] = 6
     books = Books(7, "a", 1, "COMPLETED", **counted, requests=2, starts=2, waiting=0, differences=())
     assert build_report(row, steps, Decimal("1.23456"), [books]) == {  # type: ignore[arg-type]
         "execution_id": "382466699806576640",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from noetl_celery.cli.console import FAILED, GREEN, OK, RED, YELLOW, note, out, out_json, paint
+from noetl_celery.cli.passing import Passing
 
 if TYPE_CHECKING:
     from noetl_celery.cli.doctor.findings import Finding
@@ -31,8 +32,9 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON 
     from noetl_celery.cli.doctor.workers import WORKERS
     from noetl_celery.settings import load
 
-    with visiting(load()) as place:
-        findings = list(examine(place, [*HERE, *POSTGRES, *REDIS, *WORKERS, *WORK]))
+    with Passing("looking") as passing, visiting(load()) as place:
+        checks = [*HERE, *POSTGRES, *REDIS, *WORKERS, *WORK]
+        findings = list(examine(place, checks, told=lambda check: passing.say(f"looking at: {check.name}")))
     counts = Counter(finding.level for finding in findings)
     if as_json:
         worst = next((level for level in ("problem", "warning") if counts[level]), "ok")

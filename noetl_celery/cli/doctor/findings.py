@@ -59,9 +59,13 @@ def problem(message: str, hint: str = "") -> Finding:
     return Finding("problem", message, hint)
 
 
-def examine(place: Place, checks: Sequence[Check]) -> Iterator[Finding]:
-    """Runs the checks in their order. One that cannot be run says so, and the others go on."""
+def examine(
+    place: Place, checks: Sequence[Check], told: Callable[[Check], object] = lambda check: None
+) -> Iterator[Finding]:
+    """Runs the checks in their order. One that cannot be run says so, and the others go on. ``told`` hears of each
+    before it begins."""
     for check in checks:
+        told(check)
         for finding in _examined(place, check):
             yield replace(finding, check=check.name, message=hidden(finding.message), hint=hidden(finding.hint))
 
