@@ -213,7 +213,7 @@ def progress(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
         CROSS JOIN LATERAL (
             SELECT count(*) AS open_frames, sum(o.ok_rows * o.weight) AS ok, sum(o.failed_rows * o.weight) AS failed,
                    sum(o.retries) AS retries, sum(o.open_rows) AS open_rows,
-                   sum(least(at_work, o.row_concurrency)) AS at_work, sum(waiting) AS waiting
+                   sum(least(coalesce(at_work, 0), o.row_concurrency)) AS at_work, sum(waiting) AS waiting
             FROM noetl.frame o
             CROSS JOIN LATERAL (
                 SELECT sum(cardinality(r.begun)) AS at_work FROM noetl.run r WHERE r.frame_id = o.frame_id) runs

@@ -1,4 +1,4 @@
-"""What people see of a run that takes its time: bars on a terminal of any width, lines elsewhere, nothing if they like."""
+"""What people see of a run that takes its time: bars on a terminal of any width, lines elsewhere, or nothing."""
 
 from __future__ import annotations
 
