@@ -63,7 +63,7 @@ def test_a_row_that_waits_for_its_next_attempt(system: System) -> None:
 
 
 def test_who_works_on_it_and_a_pause(system: System) -> None:
-    execution = detached(system, system.playbook("explain_slow", SLOW, workload=f"{{numbers: {list(range(50))}}}"))
+    execution = detached(system, system.playbook("explain_slow", SLOW, workload=f"{{numbers: {list(range(500))}}}"))
     reason = until(system, execution, lambda reason: "works on a lane" in reason["text"])
     assert "process" in reason["text"]
     system.cli("pause", execution)

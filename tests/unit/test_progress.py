@@ -3,25 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from looks import step
 
 from noetl_celery.progress import Rate, Rates, seconds_left, share, step_words, summary_words
 from noetl_celery.report import StepProgress, Summary
-
-
-def step(**changes: object) -> StepProgress:
-    values: dict[str, object] = {
-        "stage_id": 1,
-        "step": "drain",
-        "visit": 1,
-        "kind": "cursor",
-        "ok": 1200,
-        "failed": 0,
-        "frames": 24,
-        "open_frames": 2,
-        "open_rows": 7,
-        "seconds": 5.12,
-    }
-    return StepProgress(**{**values, **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

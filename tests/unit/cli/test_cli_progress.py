@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from looks import step
 from rich.console import Console
 
 from noetl_celery.cli import console, passing
@@ -16,23 +17,7 @@ from noetl_celery.cli.bars import Bars
 from noetl_celery.cli.passing import Passing
 from noetl_celery.cli.progress import FIRST_SECONDS, ProgressView
 from noetl_celery.progress import Rates
-from noetl_celery.report import Snapshot, StepProgress
-
-
-def step(**changes: object) -> StepProgress:
-    values: dict[str, object] = {
-        "stage_id": 1,
-        "step": "drain",
-        "visit": 1,
-        "kind": "cursor",
-        "ok": 1200,
-        "failed": 0,
-        "frames": 24,
-        "open_frames": 2,
-        "open_rows": 7,
-        "seconds": 5.12,
-    }
-    return StepProgress(**{**values, **changes})  # type: ignore[arg-type]
+from noetl_celery.report import Snapshot
 
 
 def test_without_a_terminal_lines_come_seldom_and_only_with_news(
