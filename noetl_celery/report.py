@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from noetl_celery.engine.state import FINAL
-from noetl_celery.words import seconds_text as seconds_text
 
 if TYPE_CHECKING:
     from noetl_celery.store.ledger import Books

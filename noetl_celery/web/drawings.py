@@ -10,9 +10,11 @@ from markupsafe import Markup
 
 from noetl_celery.playbook.outline import described, label
 from noetl_celery.playbook.plan import Plan
-from noetl_celery.report import StepProgress, seconds_text
+from noetl_celery.progress import Rates, rows_words, share, trouble_words, work_words
+from noetl_celery.report import StepProgress
 from noetl_celery.web.charts import Bar, window
 from noetl_celery.web.graph import HEIGHT, WIDTH, Drawing, Node, draw
+from noetl_celery.words import seconds_text
 
 #: characters that fit into a node
 FITS = 24
@@ -55,18 +57,14 @@ def _box(node: Node, visited: Mapping[str, Mapping[str, Any]], under_way: Mappin
     name = node.step["name"]
     _, *kinds = label(node.step)
     step, now = visited.get(name), under_way.get(name)
-    words, share = "", None
-    if step is not None:
-        words = _words(step, now)
-        share = _share(step, now)
     return Box(
         node,
         name=_fitting(name),
         kind=_fitting(" · ".join(kinds) or "router"),
         state=step["status"].lower() if step is not None else "waiting",
-        words=words,
-        share=share,
-        title=f"{name}: {step['status'].lower() if step is not None else 'not visited'} {words}".strip(),
+        words=_words(step, now) if step is not None else "",
+        share=_share(step, now) if step is not None else None,
+        title=f"{name}: {step['status'].lower() if step is not None else 'not visited'}",
     )
 
 
@@ -80,13 +78,34 @@ def _words(step: Mapping[str, Any], now: StepProgress | None) -> str:
 def _share(step: Mapping[str, Any], now: StepProgress | None) -> float | None:
     if step["kind"] == "single":
         return None
-    if now is None:
-        return 1.0
-    return min(now.done / now.total, 1.0) if now.total else None
+    return 1.0 if now is None else share(now)
 
 
 def _fitting(text: str) -> str:
     return text if len(text) <= FITS else f"{text[: FITS - 1]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """An open step: which part is done (None: nobody knows), what to say about it, and what did not go well."""
+
+    step: StepProgress
+    share: float | None
+    words: str
+    trouble: str
+
+
+def going(progress: Sequence[StepProgress], rates: Rates) -> list[Going]:
+    """The open steps, with what the command line says about them."""
+    return [
+        Going(
+            step,
+            share(step),
+            ", ".join([*rows_words(step, rates.per_second(step)), *work_words(step)]),
+            ", ".join(trouble_words(step)),
+        )
+        for step in progress
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from starlette.responses import HTMLResponse
 
 from noetl_celery import __version__
 from noetl_celery.hiding import hidden
-from noetl_celery.report import seconds_text
 from noetl_celery.template.jsonable import to_json
+from noetl_celery.words import rate_text, seconds_text
 
 #: characters of a value that a table shows
 SHORT = 160
@@ -46,7 +46,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "seconds": seconds_text,
         "number": lambda value: f"{value:,}",
-        "rate": lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.1f}",
+        "rate": rate_text,
         "time": _time,
         "json": to_json,
         "pretty": lambda value: hidden(json.dumps(value, indent=2, ensure_ascii=False, default=str)),

@@ -12,6 +12,7 @@ from noetl_celery.client import Noetl
 from noetl_celery.engine.state import FINAL
 from noetl_celery.errors import NotFound
 from noetl_celery.hiding import learn_workload
+from noetl_celery.progress import Rates
 from noetl_celery.web.listening import Listening
 from noetl_celery.web.pages import views
 from noetl_celery.web.pages.live import changes
@@ -27,7 +28,7 @@ _ACTIONS = ("pause", "resume", "cancel", "retry")
 def shown(request: Request, client: Client, execution_id: str, tab: str = "overview") -> Response:
     """A page of an execution."""
     query = dict(request.query_params)
-    found = _look(request, client, execution_id, tab, query)
+    found = _look(request, client, execution_id, tab, query, Rates())
     final = found["execution"]["status"] in FINAL
     paged = bool(query.keys() & {"before", "after"})
     live = "" if final or paged else f"/executions/{execution_id}/live/{tab}?{urlencode(query)}"
@@ -39,8 +40,10 @@ def live(request: Request, client: Client, execution_id: str, tab: str) -> Respo
     """The page whenever it changes, as server-sent events, until the execution has ended."""
     query = dict(request.query_params)
 
+    rates = Rates()
+
     def look() -> tuple[str, bool]:
-        found = _look(request, client, execution_id, tab, query)
+        found = _look(request, client, execution_id, tab, query, rates)
         return part("parts/execution.html", **found), found["execution"]["status"] in FINAL
 
     return changes(look)
@@ -67,11 +70,13 @@ def act(
     return RedirectResponse(f"/executions/{execution.id}", 303)
 
 
-def _look(request: Request, client: Noetl, execution_id: str, tab: str, query: dict[str, str]) -> dict[str, Any]:
+def _look(
+    request: Request, client: Noetl, execution_id: str, tab: str, query: dict[str, str], rates: Rates
+) -> dict[str, Any]:
     if tab not in views.TABS:
         raise NotFound(f"an execution has no page {quote(tab)!r}")
     execution = client.execution(execution_id)
     listening: Listening = request.app.state.listening
-    found = views.TABS[tab](views.Asked(client, execution, query, listening.queues))
+    found = views.TABS[tab](views.Asked(client, execution, query, listening.queues, rates))
     learn_workload(execution.id, found["execution"]["workload"])  # what is a secret there is shown nowhere
     return {"tab": tab, **found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from noetl_celery.client import Noetl
 from noetl_celery.errors import InputError
 from noetl_celery.execution import Execution
 from noetl_celery.explanation import explain
+from noetl_celery.progress import Rates
 from noetl_celery.report import step_progress
 from noetl_celery.store import browse, catalog, events, executions, lines, situation, timeline
 from noetl_celery.web import charts, drawings
@@ -27,6 +29,8 @@ class Asked:
     execution: Execution
     query: Query
     queues: Callable[[], frozenset[str] | None]
+    #: of whoever follows a page
+    rates: Rates
 
 
 ROWS, LINES, EVENTS, FRAMES, STAGES, CHILDREN = 100, 500, 200, 60, 40, 20
@@ -49,12 +53,13 @@ def overview(asked: Asked) -> Names:
     assert row is not None
     assert at is not None
     progress = [step_progress(line) for line in open_]
+    asked.rates.add(time.monotonic(), progress)
     return {
         "execution": row,
         "seconds": seconds,
         "reasons": [] if row["status"] == "COMPLETED" else explain(at, asked.queues()),
         "steps": steps,
-        "progress": progress,
+        "progress": drawings.going(progress, asked.rates),
         "drawing": drawings.graph(client.plan(row["catalog_id"]), steps, progress),
         "plots": _plots(client, steps),
         "children": called,

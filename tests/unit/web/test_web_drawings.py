@@ -97,7 +97,7 @@ def test_a_box_says_what_became_of_its_step() -> None:
     assert "a_name_that_is_far_too_long_for_a_box" in second.title
 
 
-@pytest.mark.parametrize(("total", "share"), [(None, None), (0, None), (20, 0.5), (5, 1.0)])
+@pytest.mark.parametrize(("total", "share"), [(None, None), (0, 1.0), (20, 0.5), (5, 1.0)])
 def test_a_bar_needs_a_total_and_never_overflows(total: int | None, share: float | None) -> None:
     plan = compile_playbook(PLAYBOOK, file="p.yaml", tools=ToolRegistry(), cursors=CursorRegistry()).plan
     names = {"stage_id": 1, "step": "start", "visit": 1, "kind": "collection", "ok": 8, "failed": 2, "frames": 1}
