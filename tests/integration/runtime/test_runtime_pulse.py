@@ -13,6 +13,7 @@ from world import World, in_thread, wait_for
 
 from noetl_celery.runtime.pulse import Pulse
 from noetl_celery.runtime.sweep import Sweeper, sweep
+from noetl_celery.runtime.telling import Told
 from noetl_celery.store.db import Database
 
 pytestmark = pytest.mark.integration
@@ -217,7 +218,7 @@ def test_a_frozen_process_loses_its_row_only_when_its_lease_is_over(world: World
     world.sweep()
     assert world.rows(frame) == ["READY", "READY"]
     assert world.column("SELECT crashes FROM noetl.row") == [1, 1]
-    assert frozen.held.give_up([], [], 0) == []
+    assert frozen.held.give_up([], Told(), 0) == []
     frozen.close()
     assert world.run(execution) == "COMPLETED"
     assert world.events(execution).count("frame.abandoned") == 1
