@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from noetl_celery.client import Noetl
@@ -74,6 +74,7 @@ class AsyncExecution:
         return self.sync.announced
 
     row = _awaited(Execution.row)
+    summary = _awaited(Execution.summary)
     status = _awaited(Execution.status)
     progress = _awaited(Execution.progress)
     duration = _awaited(Execution.duration)
@@ -88,7 +89,11 @@ class AsyncExecution:
     retry = _awaited(Execution.retry)
     verify = _awaited(Execution.verify)
     explain = _awaited(Execution.explain)
-    _outcome = _awaited(Execution.outcome)
+    row_page = _awaited(Execution.row_page)
+    event_page = _awaited(Execution.event_page)
+    log_page = _awaited(Execution.log_page)
+    latest_events = _awaited(Execution.latest_events)
+    outcome = _awaited(Execution.outcome)
 
     async def wait(self, timeout: float | None = None) -> str:
         """See :meth:`Execution.wait <noetl_celery.execution.Execution.wait>`."""
@@ -107,7 +112,12 @@ class AsyncExecution:
     async def result(self, timeout: float | None = None) -> Any:
         """See :meth:`Execution.result <noetl_celery.execution.Execution.result>`."""
         await self.wait(timeout)
-        return await self._outcome()
+        return await self.outcome()
+
+    async def outcome_text(self, path: str = "") -> AsyncIterator[str]:
+        """See :meth:`Execution.outcome_text <noetl_celery.execution.Execution.outcome_text>`."""
+        async for piece in _stepped(await asyncio.to_thread(self.sync.outcome_text, path)):
+            yield piece
 
     async def step_result_text(self, step: str, path: str = "") -> AsyncIterator[str]:
         """See :meth:`Execution.step_result_text <noetl_celery.execution.Execution.step_result_text>`."""
@@ -120,7 +130,7 @@ class AsyncExecution:
         async for row in _stepped(self.sync.rows(step, failed=failed)):
             yield row
 
-    async def events(self, after: int = 0, *, follow: bool = False) -> AsyncIterator[dict[str, Any]]:
+    async def events(self, after: int = 0, *, follow: bool = False) -> AsyncGenerator[dict[str, Any], None]:
         """See :meth:`Execution.events <noetl_celery.execution.Execution.events>`."""
         async for event in _paused(self.sync.event_feed(after, follow=follow)):
             yield event
@@ -153,12 +163,25 @@ class AsyncNoetl:
     registered = _awaited(Noetl.registered)
     prune = _awaited(Noetl.prune)
     queues = _awaited(Noetl.queues)
+    playbooks = _awaited(Noetl.playbooks)
+    versions = _awaited(Noetl.versions)
+    entry = _awaited(Noetl.entry)
+    credentials = _awaited(Noetl.credentials)
+    set_credential = _awaited(Noetl.set_credential)
+    delete_credential = _awaited(Noetl.delete_credential)
     _submit = _awaited(Noetl.submit)
     _execution = _awaited(Noetl.execution)
 
-    async def submit(self, path: str, workload: Mapping[str, Any] | None = None) -> AsyncExecution:
+    async def submit(
+        self,
+        path: str,
+        workload: Mapping[str, Any] | None = None,
+        *,
+        version: int | None = None,
+        key: str | None = None,
+    ) -> AsyncExecution:
         """See :meth:`Noetl.submit <noetl_celery.client.Noetl.submit>`."""
-        return AsyncExecution(await self._submit(path, workload))
+        return AsyncExecution(await self._submit(path, workload, version=version, key=key))
 
     async def execution(self, execution_id: int | str) -> AsyncExecution:
         """See :meth:`Noetl.execution <noetl_celery.client.Noetl.execution>`."""

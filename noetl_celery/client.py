@@ -10,14 +10,14 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from noetl_celery.errors import InputError, NotFound, Problem, ServiceError
 from noetl_celery.execution import AWAY_SECONDS, Execution
 from noetl_celery.settings import CONTROL_QUEUE, Settings, load
-from noetl_celery.submission import Playbook, checked_workload, read_playbook
+from noetl_celery.submission import Playbook, check_credential, checked_id, checked_workload, read_playbook
 
 if TYPE_CHECKING:
     import psycopg
@@ -37,7 +37,6 @@ STATUSES = ("PENDING", "RUNNING", "PAUSED", "CANCELLING", "COMPLETED", "FAILED",
 PATIENCE_SECONDS = 2.0
 #: how long Redis may take; a missed announcement costs time only
 BROKER_SECONDS = 3
-_LARGEST_ID = 2**63 - 1
 #: how long workers have to say what they take
 ANSWER_SECONDS = 1.0
 #: one thread at a time imports Celery: its modules are lazy, and another thread may find them half made
@@ -60,6 +59,7 @@ class Noetl:
 
     Without ``settings`` they are read from ``NOETL_…`` variables; ``database_url`` and ``broker_url`` win over either.
     Nothing is connected before it is needed; ``connections`` to PostgreSQL are kept, as many again opened in a rush.
+    ``patience_seconds``: how long it may be away before a method gives up; a minute, and 2 s if it was never there.
     Raises ``InputError`` for settings that cannot be used.
     """
 
@@ -70,6 +70,7 @@ class Noetl:
         database_url: str | None = None,
         broker_url: str | None = None,
         connections: int = 2,
+        patience_seconds: float | None = None,
     ) -> None:
         given = {"database_url": database_url, "broker_url": broker_url}
         overrides = {name: value for name, value in given.items() if value is not None}
@@ -77,7 +78,7 @@ class Noetl:
             chosen = {name: getattr(settings, name) for name in settings.model_fields_set} if settings else {}
             settings = load(**{**chosen, **overrides})
         self.settings: Settings = settings
-        self._connections = connections
+        self._connections, self._patience = connections, patience_seconds
         self._db: Database | None = None
         self._publisher: Publisher | None = None
         self._news: News | None = None
@@ -118,27 +119,39 @@ class Noetl:
         catalog_id, version, new = self.run(lambda c: catalog.register(c, path, playbook.text, mark, playbook.file))
         return Registered(path, version, catalog_id, new, playbook.compiled.warnings)
 
-    def submit(self, path: str, workload: Mapping[str, Any] | None = None) -> Execution:
-        """Starts an execution of the newest version of a registered playbook.
+    def submit(
+        self,
+        path: str,
+        workload: Mapping[str, Any] | None = None,
+        *,
+        version: int | None = None,
+        key: str | None = None,
+    ) -> Execution:
+        """Starts an execution of a registered playbook: of its newest ``version``, if none is given.
 
         ``workload`` is merged deeply over the playbook's own, whose templates are rendered. The execution is committed
         when this returns; ``Execution.announced`` is False if Redis was away, and it then starts when Redis is back.
-        Raises ``NotFound`` for an unknown path, ``InputError`` for a workload that is no JSON mapping,
-        ``ServiceError``.
+        Of several calls with the same path and ``key`` one starts an execution, and all return it, as long as it is
+        kept: the first one's workload counts. Raises ``NotFound`` for an unknown path or version, ``InputError`` for a
+        workload that is no JSON mapping, ``ServiceError``.
         """
         from noetl_celery import faults
-        from noetl_celery.ids import new_id
+        from noetl_celery.ids import id_of, new_id
         from noetl_celery.playbook.workload import workload_of
         from noetl_celery.store import executions
         from noetl_celery.store.decisions import start_queue
 
         overrides = checked_workload(workload)
-        entry = self.registered(path)
+        execution_id = new_id() if key is None else id_of("submit", path, key)
+        if key is not None and self.read(lambda connection: executions.get(connection, execution_id)):
+            return Execution(self, execution_id)
+        entry = self.registered(path, version)
         plan = self._known_plans().of(entry)
-        execution_id = new_id()
         complete = checked_workload(workload_of(plan, overrides, execution_id))
 
         def write(connection: Connection) -> None:
+            if key is not None:
+                executions.alone(connection, execution_id)
             # Run again after a lost reply of COMMIT, it must not start a second one.
             if executions.get(connection, execution_id) is None:
                 again = self.settings.republish_seconds
@@ -150,38 +163,104 @@ class Noetl:
         faults.reached("submit.committed")
         return Execution(self, execution_id, announced=self.announce(execution_id, start_queue(plan)))
 
-    def registered(self, path: str) -> Mapping[str, Any]:
-        """The newest version of a playbook in the catalog: ``{catalog_id, path, version, fingerprint, content, file}``.
+    def registered(self, path: str, version: int | None = None) -> Mapping[str, Any]:
+        """A version of a playbook in the catalog, the newest if none is given.
 
-        Raises ``NotFound`` with paths that look like it.
+        ``{catalog_id, path, version, fingerprint, content, file, created_at}``. Raises ``NotFound``, with paths that
+        look like it.
         """
         from noetl_celery.store import catalog
 
-        entry, near = self.read(lambda c: (e := catalog.latest(c, path), [] if e else catalog.like(c, path)))
+        wanted = None if version is None else str(version)
+        entry, last = self.read(lambda c: (e := catalog.version(c, path, wanted), e or catalog.latest(c, path)))
         if entry is not None:
             return entry
+        if last is not None:
+            raise NotFound(f"'{path}' has no version {version}", hint=f"the newest is {last['version']}")
+        near = self.read(lambda connection: catalog.like(connection, path))
         hint = f"did you mean {' or '.join(near)}?" if near else "register it with: noetl-celery register FILE"
         raise NotFound(f"no playbook is registered as '{path}'", hint=hint)
 
     def execution(self, execution_id: int | str) -> Execution:
         """An execution by its id. Raises ``NotFound``, ``InputError`` for what is no id, ``ServiceError``."""
-        text = str(execution_id).strip()
-        if not (text.isascii() and text.isdigit()) or int(text[:20]) > _LARGEST_ID:
-            raise InputError(f"{text!r} is no execution id", hint="an id is a number; `noetl-celery list` shows them")
-        execution = Execution(self, int(text))
+        execution = Execution(self, checked_id(execution_id))
         execution.row()
         return execution
 
-    def executions(self, limit: int = 20, status: str | None = None) -> list[dict[str, Any]]:
-        """The latest executions, newest first, with status and times. Raises ``InputError``, ``ServiceError``."""
-        from noetl_celery.store import executions
+    def executions(
+        self,
+        limit: int = 20,
+        status: str | None = None,
+        *,
+        path: str | None = None,
+        before: tuple[datetime, int] | None = None,
+    ) -> list[dict[str, Any]]:
+        """The latest executions, newest first, as :func:`noetl_celery.store.browse.executions` has them.
+
+        Only those with this ``status`` and of the playbook ``path``; ``before``: only older ones than the one that was
+        created then and has this id, to read on behind it. Raises ``InputError``, ``ServiceError``.
+        """
+        from noetl_celery.store import browse
 
         wanted = status.upper() if status else None
         if wanted is not None and wanted not in STATUSES:
             raise InputError(f"there is no status {status!r}", hint=f"one of {', '.join(STATUSES)}")
         if limit < 1:
             raise InputError("limit must be at least 1")
-        return self.read(lambda connection: executions.recent(connection, limit=limit, status=wanted))
+        return self.read(
+            lambda connection: browse.executions(connection, status=wanted, path=path, before=before, limit=limit)
+        )
+
+    def playbooks(self, limit: int = 100, *, after: str = "") -> list[dict[str, Any]]:
+        """The newest version of each playbook whose path comes behind ``after``, in the order of paths.
+
+        ``{catalog_id, path, version, created_at}``. Raises ``ServiceError``.
+        """
+        from noetl_celery.store import catalog
+
+        return self.read(lambda connection: catalog.listed(connection, after=after, limit=limit))
+
+    def versions(self, path: str, limit: int = 100, *, before: int | None = None) -> list[dict[str, Any]]:
+        """The versions of a playbook below ``before``, newest first: the same fields. Raises ``ServiceError``."""
+        from noetl_celery.store import catalog
+
+        return self.read(lambda connection: catalog.versions(connection, path, before=before, limit=limit))
+
+    def entry(self, catalog_id: int) -> Mapping[str, Any]:
+        """What :meth:`registered` has, by its ``catalog_id``. Raises ``NotFound``, ``ServiceError``."""
+        from noetl_celery.store import catalog
+
+        found = self.read(lambda connection: catalog.get(connection, catalog_id))
+        if found is None:
+            raise NotFound(f"the catalog has no entry {catalog_id}")
+        return found
+
+    def credentials(self) -> list[dict[str, Any]]:
+        """Names, types and times of all credentials, never their fields. Raises ``ServiceError``."""
+        from noetl_celery.store import credentials
+
+        return self.read(credentials.names)
+
+    def set_credential(self, name: str, type_: str, fields: Mapping[str, Any]) -> None:
+        """Creates or replaces a credential, encrypted with the key of the settings.
+
+        Raises ``InputError`` for fields that are sure not to work (it says which, and shows none), without a key and
+        for a name that is none; ``ServiceError``.
+        """
+        from noetl_celery.hiding import learn_credential
+        from noetl_celery.store.credentials import Vault
+
+        learn_credential(fields)
+        check_credential(name, type_, fields)
+        vault = Vault(self.settings)
+        self.run(lambda connection: vault.store(connection, name, type_, fields))
+
+    def delete_credential(self, name: str) -> None:
+        """Removes a credential. Raises ``NotFound``, ``ServiceError``."""
+        from noetl_celery.store import credentials
+
+        if not self.run(lambda connection: credentials.delete(connection, name)):
+            raise NotFound(f"there is no credential '{name}'", hint="`noetl-celery credential list` shows all names")
 
     def prune(
         self, older_than: timedelta, *, dry_run: bool = False, told: Callable[[Pruned], object] | None = None
@@ -236,6 +315,8 @@ class Noetl:
     def _ask(self, ask: Callable[[Database, float], T], patience_seconds: float | None) -> T:
         import psycopg
 
+        if patience_seconds is None:
+            patience_seconds = self._patience
         if patience_seconds is None:
             patience_seconds = AWAY_SECONDS if self._reached else PATIENCE_SECONDS
         try:

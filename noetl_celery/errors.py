@@ -84,6 +84,12 @@ class NotFound(InputError):
     code = "not_found"
 
 
+class WrongState(InputError):
+    """What was asked for is in order, but not while the execution is where it is."""
+
+    code = "wrong_state"
+
+
 class ServiceError(NoetlError):
     """PostgreSQL or Redis cannot be reached, or is not as we need it (schema version, permissions)."""
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from noetl_celery.engine.state import FINAL
-from noetl_celery.errors import ExecutionFailed, InputError, NotFound, ServiceError, WaitTimeout
+from noetl_celery.errors import ExecutionFailed, InputError, NotFound, ServiceError, WaitTimeout, WrongState
 from noetl_celery.feed import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, feed
 from noetl_celery.report import Snapshot, StepProgress, Summary, brief_error, build_report, step_progress
 
@@ -48,6 +48,15 @@ class Execution:
         if row is None:
             raise NotFound(f"there is no execution {self.id}", hint="`noetl-celery list` shows the latest ones")
         return dict(row)
+
+    def summary(self) -> dict[str, Any]:
+        """Its line in a list of executions: see :func:`noetl_celery.store.browse.executions`. Raises ``NotFound``."""
+        from noetl_celery.store import browse
+
+        row = self._client.read(lambda connection: browse.execution(connection, self.id))
+        if row is None:
+            raise NotFound(f"there is no execution {self.id}", hint="`noetl-celery list` shows the latest ones")
+        return row
 
     def status(self) -> str:
         """PENDING, RUNNING, PAUSED, CANCELLING, COMPLETED, FAILED or CANCELLED."""
@@ -121,6 +130,15 @@ class Execution:
 
     def outcome(self) -> Any:
         """What :meth:`result` returns or raises, of an execution that has ended; ``WaitTimeout`` if it has not."""
+        return self._whole(self._final())
+
+    def outcome_text(self, path: str = "") -> Iterator[str]:
+        """JSON text of the same, piece by piece and of any size; with ``path`` (``rows[3].name``) only a part of it."""
+        from noetl_celery.store.results import chunks
+
+        return chunks(_part(self._final(), path))
+
+    def _final(self) -> Any:
         from noetl_celery.store import executions
 
         row, kept = self._client.read(lambda c: (executions.get(c, self.id), executions.result(c, self.id)))
@@ -132,7 +150,7 @@ class Execution:
             error = brief_error(row["error"])
             said = f": {error['message']}" if error else ""
             raise ExecutionFailed(f"execution {self.id} is {row['status']}{said}", error=error)
-        return self._whole(self._opener().open(kept))
+        return self._opener().open(kept)
 
     def step_result(self, step: str, path: str = "") -> Any:
         """The result of a step's last visit that has ended; with ``path`` (``rows[3].name``) only that part of it.
@@ -156,21 +174,13 @@ class Execution:
 
     def _kept(self, step: str, path: str) -> Any:
         from noetl_celery.store import stages
-        from noetl_celery.template.lazy import at, parse_path, unselected
 
-        try:
-            keys = parse_path(path)
-        except ValueError as error:
-            raise InputError(str(error)) from None
         opener = self._opener()
         found = self._client.read(lambda c: stages.Results(c, self.id, [step], opener).load([step]))
         if step not in found:
             steps = ", ".join(line["step_name"] for line in self.steps()) or "none yet"
             raise NotFound(f"step '{step}' of execution {self.id} has no result", hint=f"its steps: {steps}")
-        try:
-            return at(unselected(found[step]), keys)
-        except KeyError as error:
-            raise NotFound(str(error.args[0])) from None
+        return _part(found[step], path)
 
     def _whole(self, value: Any) -> Any:
         from noetl_celery.template.lazy import TooLarge, plain, unselected
@@ -228,11 +238,20 @@ class Execution:
         """
         from noetl_celery.store import browse
 
-        after = browse.START
         look = partial(browse.rows, stage_id=self._last_stage(step)["stage_id"], limit=PAGE, failed=failed)
+        after = browse.START
         while page := self._client.read(partial(look, after=after)):
             yield from page
-            after = page[-1]["frame"], page[-1]["frame_id"], page[-1]["row"]
+            after = browse.place(page[-1])
+
+    def row_page(
+        self, step: str, limit: int = PAGE, *, failed: bool = False, after: tuple[int, int, int] | None = None
+    ) -> list[dict[str, Any]]:
+        """At most ``limit`` of the same rows, behind the place ``after`` (:func:`noetl_celery.store.browse.place`)."""
+        from noetl_celery.store import browse
+
+        stage_id, start = self._last_stage(step)["stage_id"], after or browse.START
+        return self._client.read(lambda c: browse.rows(c, stage_id, after=start, limit=limit, failed=failed))
 
     def _last_stage(self, step: str) -> Mapping[str, Any]:
         from noetl_celery.store import browse
@@ -263,6 +282,20 @@ class Execution:
         """What happened, oldest first, from behind the event id ``after``; with ``follow`` until the execution ends."""
         return _paused(self.event_feed(after, follow=follow))
 
+    def event_page(self, limit: int = PAGE, *, after: int = 0) -> list[dict[str, Any]]:
+        """At most ``limit`` events, oldest first, from behind the event id ``after``."""
+        from noetl_celery.store import events
+
+        return self._client.read(lambda connection: events.read(connection, self.id, after=after, limit=limit))
+
+    def latest_events(self, limit: int, *, skip: int = 0) -> tuple[list[dict[str, Any]], int]:
+        """At most ``limit`` events, the newest first, but for the ``skip`` newest; and how many there are in all."""
+        from noetl_celery.store import events
+
+        return self._client.read(
+            lambda c: (events.latest(c, self.id, skip=skip, limit=limit), events.count(c, self.id))
+        )
+
     def event_feed(self, after: int = 0, *, follow: bool = False) -> Generator[dict[str, Any] | float, None, None]:
         """Events, and between them seconds to pause: :meth:`events` for those who pause in their own way."""
         from noetl_celery.store import events
@@ -281,6 +314,12 @@ class Execution:
         Each as :func:`noetl_celery.store.lines.read` has it. Raises ``NotFound`` for a step that was never entered.
         """
         return _paused(self.log_feed(step, after=after, tail=tail, follow=follow))
+
+    def log_page(self, limit: int = PAGE, *, step: str | None = None, after: int = 0) -> list[dict[str, Any]]:
+        """At most ``limit`` of the same lines, oldest first, from behind the line ``after``."""
+        from noetl_celery.store import lines
+
+        return self._client.read(lambda c: lines.read(c, self.id, step=step, after=after, limit=limit))
 
     def log_feed(
         self, step: str | None = None, *, after: int = 0, tail: int | None = None, follow: bool = False
@@ -323,12 +362,12 @@ class Execution:
 
         Without ``step``: what made a FAILED execution fail, only rows without an ok outcome; it goes on from there.
         With ``step``: the failed rows of that step's last visit, also of an execution that has COMPLETED; when they
-        have ended, the step's arcs are followed again. Returns at once. Raises ``InputError`` where there is nothing to
-        run again.
+        have ended, the step's arcs are followed again. Returns at once. Raises ``WrongState`` where there is nothing to
+        run again, ``NotFound``.
         """
         status = self.status()
         if step is None and status != "FAILED":
-            raise InputError(f"execution {self.id} is {status}; only a failed one is run again", hint=_RETRY_HINT)
+            raise WrongState(f"execution {self.id} is {status}; only a failed one is run again", hint=_RETRY_HINT)
         if step is not None:
             _check_retry(self.id, status, step, {line["step_name"]: line for line in self.steps()})
         self._signal("retry", {"step": step} if step else {}, unless=frozenset())
@@ -398,13 +437,26 @@ _RETRY_HINT = "`noetl-celery retry ID --rows failed STEP` runs failed rows of a 
 
 def _check_retry(execution_id: int, status: str, step: str, last: Mapping[str, Mapping[str, Any]]) -> None:
     if status in ("CANCELLING", "CANCELLED"):
-        raise InputError(f"execution {execution_id} is {status}: it is not run again")
+        raise WrongState(f"execution {execution_id} is {status}: it is not run again")
     found = last.get(step)
     if found is None:
         raise NotFound(f"execution {execution_id} has no step '{step}'", hint=f"its steps: {', '.join(last)}")
     if found["status"] == "OPEN":
-        raise InputError(f"step '{step}' is still at work; its failed rows can be run again when it has ended")
+        raise WrongState(f"step '{step}' is still at work; its failed rows can be run again when it has ended")
     if not found["failed"]:
-        raise InputError(f"step '{step}' has no failed rows")
+        raise WrongState(f"step '{step}' has no failed rows")
     if not found["kept"]:
-        raise InputError(f"step '{step}' ended under a version that could not run rows again")
+        raise WrongState(f"step '{step}' ended under a version that could not run rows again")
+
+
+def _part(value: Any, path: str) -> Any:
+    from noetl_celery.template.lazy import at, parse_path, unselected
+
+    try:
+        keys = parse_path(path)
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    try:
+        return at(unselected(value), keys)
+    except KeyError as error:
+        raise NotFound(str(error.args[0])) from None

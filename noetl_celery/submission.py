@@ -1,4 +1,4 @@
-"""What a user hands in, checked without any service: playbooks and workloads."""
+"""What a user hands in, checked without any service: playbooks, workloads, ids, credentials."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from noetl_celery.errors import InputError
 
 if TYPE_CHECKING:
     from noetl_celery.playbook import Compiled
+
+_LARGEST_ID = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +77,30 @@ def _check_text(value: Any, path: str) -> None:
             _check_text(item, f"{path}[{index}]")
     elif isinstance(value, str) and any(char == "\0" or "\ud800" <= char <= "\udfff" for char in value):
         raise TypeError(f"{path} holds a character that PostgreSQL cannot store (U+0000, or half a surrogate pair)")
+
+
+def checked_id(given: int | str, what: str = "execution id") -> int:
+    """A 64-bit id from what somebody typed. Raises ``InputError`` for what is none."""
+    text = str(given).strip()
+    if not (text.isascii() and text.isdigit()) or int(text[:20]) > _LARGEST_ID:
+        raise InputError(f"{text[:40]!r} is no {what}", hint="an id is a number")
+    return int(text)
+
+
+def check_credential(name: str, type_: str, fields: Mapping[str, Any]) -> None:
+    """Refuses what is sure not to work with ``InputError``, which names what is missing and never a value."""
+    if not name.strip():
+        raise InputError("a credential needs a name")
+    if not type_.strip():
+        raise InputError(f"credential '{name}' needs a type: postgres, http, or the kind of a plugin's tool")
+    if type_ not in ("postgres", "postgresql"):
+        return
+    from noetl_celery.errors import ToolError
+    from noetl_celery.tools.pg import conninfo
+
+    if any("{{" in value for value in fields.values() if isinstance(value, str)):
+        return
+    try:
+        conninfo(fields)
+    except ToolError as error:
+        raise InputError(error.message) from None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from noetl_celery.cli.console import note, out, out_json, table
 from noetl_celery.cli.inputs import json_mapping
-from noetl_celery.errors import InputError, NotFound
 
 if TYPE_CHECKING:
     from noetl_celery.client import Noetl
@@ -31,25 +30,17 @@ def set_(
     ] = "postgres",
 ) -> None:
     """Creates or replaces a credential."""
-    from noetl_celery.store.credentials import Vault
-
-    if not name.strip():
-        raise InputError("a credential needs a name")
     fields = json_mapping(data, "--data")
-    _check(type_, fields)
     with _client() as client:
-        vault = Vault(client.settings)
-        client.run(lambda connection: vault.store(connection, name, type_, fields))
+        client.set_credential(name, type_, fields)
     note(f"credential '{name}' ({type_}) is stored")
 
 
 @commands.command("list")
 def list_(as_json: Annotated[bool, typer.Option("--json", help="One JSON array.")] = False) -> None:
     """Shows names, types and times; never the fields."""
-    from noetl_celery.store import credentials
-
     with _client() as client:
-        found = client.read(credentials.names)
+        found = client.credentials()
     if as_json:
         out_json(found)
         return
@@ -61,27 +52,9 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="One JSON array."
 @commands.command("delete")
 def delete(name: Annotated[str, typer.Argument(help="Its name.")]) -> None:
     """Removes a credential."""
-    from noetl_celery.store import credentials
-
     with _client() as client:
-        if not client.run(lambda connection: credentials.delete(connection, name)):
-            raise NotFound(f"there is no credential '{name}'", hint="`noetl-celery credential list` shows all names")
+        client.delete_credential(name)
     note(f"credential '{name}' is deleted")
-
-
-def _check(type_: str, fields: Mapping[str, Any]) -> None:
-    """What is sure not to work is refused here; the message names what is missing, never a value."""
-    if type_ not in ("postgres", "postgresql"):
-        return
-    from noetl_celery.errors import ToolError
-    from noetl_celery.tools.pg import conninfo
-
-    if any("{{" in value for value in fields.values() if isinstance(value, str)):
-        return
-    try:
-        conninfo(fields)
-    except ToolError as error:
-        raise InputError(error.message) from None
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from noetl_celery.cli.console import (
     table,
 )
 from noetl_celery.errors import InputError, WaitTimeout
+from noetl_celery.ids import with_text_ids
 
 if TYPE_CHECKING:
     from noetl_celery.execution import Execution
@@ -132,7 +133,7 @@ def list_(
     with Noetl() as client:
         found = client.executions(limit, status)
     if as_json:
-        out_json([_without_workload(row) for row in found])
+        out_json([with_text_ids(row) for row in found])
         return
     rows = [
         (
@@ -171,16 +172,6 @@ def follow(execution: Execution, timeout: float | None, *, as_json: bool) -> int
         show_execution(execution)
         show_summary(execution)
     return EXIT_CODES.get(last.status, FAILED) if last else FAILED
-
-
-def _without_workload(row: Mapping[str, Any]) -> dict[str, Any]:
-    return with_text_ids({key: value for key, value in row.items() if key not in ("workload", "catalog_id")})
-
-
-def with_text_ids(row: Mapping[str, Any]) -> dict[str, Any]:
-    """64-bit ids as text: as numbers they would lose digits in JavaScript, jq and everything else that uses doubles."""
-    wide = ("execution_id", "parent_execution_id", "stage_id", "frame_id", "waits_for")
-    return {key: str(value) if key in wide and value is not None else value for key, value in row.items()}
 
 
 def _took(row: Mapping[str, Any]) -> str:

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from noetl_celery.cli.console import note, out, out_json, short_json, table
-from noetl_celery.cli.executions import Id, with_text_ids
+from noetl_celery.cli.executions import Id
 from noetl_celery.errors import InputError
+from noetl_celery.ids import with_text_ids
 
 COLUMNS = ("frame", "row", "status", "retries", "crashes", "finished_at", "item", "task", "kind", "message")
 ITEM_WIDTH, MESSAGE_WIDTH = 40, 80

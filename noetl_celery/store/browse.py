@@ -13,6 +13,20 @@ from noetl_celery.store.results import brief
 START = (-1, 0, -1)
 
 
+_EXECUTION = """
+    SELECT execution_id, parent_execution_id, catalog_id, path,
+           (SELECT version FROM noetl.catalog c WHERE c.catalog_id = e.catalog_id) AS version,
+           status, error, created_at, started_at, finished_at,
+           extract(epoch FROM coalesce(finished_at, clock_timestamp()) - created_at)::float AS seconds
+    FROM noetl.execution e
+"""
+
+
+def execution(connection: Connection, execution_id: int) -> dict[str, Any] | None:
+    """One execution with the fields of :func:`executions`."""
+    return one(connection, f"{_EXECUTION} WHERE execution_id = %(execution)s", execution=execution_id)
+
+
 def executions(
     connection: Connection,
     *,
@@ -25,7 +39,8 @@ def executions(
     """The latest executions, newest first: those of a status, of a path (a playbook's), that ``parent`` called, behind
     ``before`` (creation, id).
 
-    ``{execution_id, parent_execution_id, path, status, error, created_at, started_at, finished_at, seconds}``.
+    ``{execution_id, parent_execution_id, catalog_id, path, version, status, error, created_at, started_at, finished_at,
+    seconds}``.
     """
     # Only what is asked for stands in the statement: planned once for all values, it finds its index by that.
     wanted = {
@@ -38,11 +53,7 @@ def executions(
     created, id_ = before or (None, None)
     return every(
         connection,
-        f"""
-        SELECT execution_id, parent_execution_id, path, status, error, created_at, started_at, finished_at,
-               extract(epoch FROM coalesce(finished_at, clock_timestamp()) - created_at)::float AS seconds
-        FROM noetl.execution WHERE {conditions} ORDER BY created_at DESC, execution_id DESC LIMIT %(limit)s
-        """,
+        f"{_EXECUTION} WHERE {conditions} ORDER BY created_at DESC, execution_id DESC LIMIT %(limit)s",
         status=status,
         path=path,
         parent=parent,
@@ -63,6 +74,11 @@ def last_stage(connection: Connection, execution_id: int, step: str) -> Mapping[
         execution=execution_id,
         step=step,
     )
+
+
+def place(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Where a row stands, to read on behind it."""
+    return row["frame"], row["frame_id"], row["row"]
 
 
 def rows(

@@ -7,6 +7,10 @@ from typing import Any
 
 from noetl_celery.store.db import Connection, every, execute, one
 
+_COLUMNS = "catalog_id, path, version, fingerprint, content, file, created_at"
+#: above every version
+_NO_VERSION = 2**31 - 1
+
 
 def register(
     connection: Connection, path: str, content: str, fingerprint: str, file: str | None
@@ -40,8 +44,8 @@ def latest(connection: Connection, path: str) -> Mapping[str, Any] | None:
     """The newest version of a path."""
     return one(
         connection,
-        """
-        SELECT catalog_id, path, version, fingerprint, content, file FROM noetl.catalog
+        f"""
+        SELECT {_COLUMNS} FROM noetl.catalog
         WHERE path = %(path)s ORDER BY version DESC LIMIT 1
         """,
         path=path,
@@ -54,8 +58,8 @@ def version(connection: Connection, path: str, version: str | None) -> Mapping[s
         return latest(connection, path)
     return one(
         connection,
-        """
-        SELECT catalog_id, path, version, fingerprint, content, file FROM noetl.catalog
+        f"""
+        SELECT {_COLUMNS} FROM noetl.catalog
         WHERE path = %(path)s AND version::text = %(version)s
         """,
         path=path,
@@ -67,7 +71,7 @@ def get(connection: Connection, catalog_id: int) -> Mapping[str, Any] | None:
     """One version."""
     return one(
         connection,
-        "SELECT catalog_id, path, version, fingerprint, content, file FROM noetl.catalog WHERE catalog_id = %(id)s",
+        f"SELECT {_COLUMNS} FROM noetl.catalog WHERE catalog_id = %(id)s",
         id=catalog_id,
     )
 
@@ -80,8 +84,8 @@ def like(connection: Connection, path: str) -> list[str]:
     return difflib.get_close_matches(path, [row["path"] for row in rows], n=3, cutoff=0.5)
 
 
-def listed(connection: Connection, *, limit: int) -> list[dict[str, Any]]:
-    """The newest version of each path, in their order: ``{catalog_id, path, version, created_at}``.
+def listed(connection: Connection, *, after: str = "", limit: int) -> list[dict[str, Any]]:
+    """The newest version of each path behind ``after``, in their order: ``{catalog_id, path, version, created_at}``.
 
     From path to path by the index, past all their versions.
     """
@@ -89,13 +93,30 @@ def listed(connection: Connection, *, limit: int) -> list[dict[str, Any]]:
         connection,
         """
         WITH RECURSIVE last AS (
-            (SELECT catalog_id, path, version, created_at FROM noetl.catalog ORDER BY path, version DESC LIMIT 1)
+            (SELECT catalog_id, path, version, created_at, 1 AS place FROM noetl.catalog
+             WHERE path > %(after)s ORDER BY path, version DESC LIMIT 1)
             UNION ALL
-            SELECT next.* FROM last CROSS JOIN LATERAL (
+            SELECT next.*, last.place + 1 FROM last CROSS JOIN LATERAL (
                 SELECT catalog_id, path, version, created_at FROM noetl.catalog c
                 WHERE c.path > last.path ORDER BY path, version DESC LIMIT 1) next
+            WHERE last.place < %(limit)s
         )
-        SELECT * FROM last ORDER BY path LIMIT %(limit)s
+        SELECT catalog_id, path, version, created_at FROM last ORDER BY place
         """,
+        after=after,
+        limit=limit,
+    )
+
+
+def versions(connection: Connection, path: str, *, before: int | None = None, limit: int) -> list[dict[str, Any]]:
+    """The versions of a path below ``before``, newest first: the same fields."""
+    return every(
+        connection,
+        """
+        SELECT catalog_id, path, version, created_at FROM noetl.catalog
+        WHERE path = %(path)s AND version < %(before)s ORDER BY version DESC LIMIT %(limit)s
+        """,
+        path=path,
+        before=_NO_VERSION if before is None else before,
         limit=limit,
     )

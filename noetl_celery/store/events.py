@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 from noetl_celery.engine.decision import Event
 from noetl_celery.engine.replay import TURN
 from noetl_celery.hiding import hidden
-from noetl_celery.store.db import Connection, every, execute
+from noetl_celery.store.db import Connection, every, execute, one
 
 _SECRET = re.compile(r"passw|secret|token|api_?key|credential|authorization|private_?key|\bdsn\b", re.IGNORECASE)
 MESSAGE_LIMIT = 500
@@ -24,6 +24,12 @@ _PARENT = f"""
     CASE WHEN e.parent IS NOT NULL THEN (
         SELECT max(p.event_id) FROM noetl.event p
         WHERE p.execution_id = %(execution)s AND p.stage_id = e.stage AND p.event_type = e.parent AND p.{_SINCE}) END
+"""
+#: what people are told of an execution: all but the books' own
+_OF_STORY = f"FROM noetl.event WHERE execution_id = %(execution)s AND {_SINCE} AND event_type <> '{TURN}'"
+_STORY = f"""
+    SELECT event_id, execution_id, parent_event_id, parent_execution_id, event_type, node_name, node_type, stage_id,
+           frame_id, status, duration, context, result, meta, created_at {_OF_STORY}
 """
 
 
@@ -88,20 +94,12 @@ def _insert(connection: Connection, execution_id: int, frame_id: int | None, lin
 #: behind the last event
 LATEST = 2**63 - 1
 
-_SHOWN = """event_id, execution_id, parent_event_id, parent_execution_id, event_type, node_name, node_type, stage_id,
-               frame_id, status, duration, context, result, meta, created_at"""
-
 
 def read(connection: Connection, execution_id: int, *, after: int = 0, limit: int = 1000) -> list[dict[str, Any]]:
     """Events of an execution with an id above ``after``, oldest first, at most ``limit``; none of the books' own."""
     return every(
         connection,
-        f"""
-        SELECT {_SHOWN}
-        FROM noetl.event WHERE execution_id = %(execution)s AND event_id > %(after)s AND {_SINCE}
-          AND event_type <> '{TURN}'
-        ORDER BY event_id LIMIT %(limit)s
-        """,
+        f"{_STORY} AND event_id > %(after)s ORDER BY event_id LIMIT %(limit)s",
         execution=execution_id,
         after=after,
         limit=limit,
@@ -109,21 +107,24 @@ def read(connection: Connection, execution_id: int, *, after: int = 0, limit: in
 
 
 def latest(
-    connection: Connection, execution_id: int, *, before: int = LATEST, limit: int = 1000
+    connection: Connection, execution_id: int, *, before: int = LATEST, skip: int = 0, limit: int = 1000
 ) -> list[dict[str, Any]]:
-    """Events of an execution with an id below ``before``, the latest first; else as :func:`read`."""
+    """Events of an execution with an id below ``before``, the latest first, but for ``skip`` of those; else as
+    :func:`read`."""
     return every(
         connection,
-        f"""
-        SELECT {_SHOWN}
-        FROM noetl.event WHERE execution_id = %(execution)s AND event_id < %(before)s AND {_SINCE}
-          AND event_type <> '{TURN}'
-        ORDER BY event_id DESC LIMIT %(limit)s
-        """,
+        f"{_STORY} AND event_id < %(before)s ORDER BY event_id DESC OFFSET %(skip)s LIMIT %(limit)s",
         execution=execution_id,
         before=before,
+        skip=skip,
         limit=limit,
     )
+
+
+def count(connection: Connection, execution_id: int) -> int:
+    """How many events :func:`read` would tell in all."""
+    row = one(connection, f"SELECT count(*) AS n {_OF_STORY}", execution=execution_id)
+    return int(row["n"]) if row else 0
 
 
 def turns(connection: Connection, execution_id: int) -> list[dict[str, Any]]:

@@ -67,6 +67,12 @@ def submit(
     signals.add(connection, execution_id, "start", republish_seconds=republish_seconds)
 
 
+def alone(connection: Connection, execution_id: int) -> None:
+    """Waits until nobody else is about to write an execution with this id, which keeps others waiting until the end
+    of the transaction."""
+    execute(connection, "SELECT pg_advisory_xact_lock(%(id)s)", id=execution_id)
+
+
 def lock(connection: Connection, execution_id: int) -> Reply[tuple[int, ExecutionState] | None]:
     """Takes the execution's row lock and loads its state; None if it is held elsewhere, or no signal waits for it.
 
@@ -149,19 +155,6 @@ def cancelling(connection: Connection, execution_id: int) -> bool:
         execution=execution_id,
     )
     return bool(row and row["told"])
-
-
-def recent(connection: Connection, *, limit: int, status: str | None = None) -> list[dict[str, Any]]:
-    """The latest executions, newest first."""
-    return every(
-        connection,
-        f"""
-        SELECT {_COLUMNS} FROM noetl.execution WHERE %(status)s::text IS NULL OR status = %(status)s
-        ORDER BY created_at DESC LIMIT %(limit)s
-        """,
-        status=status,
-        limit=limit,
-    )
 
 
 def steps(connection: Connection, execution_id: int) -> list[dict[str, Any]]:
