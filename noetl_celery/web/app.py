@@ -11,12 +11,16 @@ from starlette.responses import Response
 from noetl_celery import __version__
 from noetl_celery.client import Noetl
 from noetl_celery.settings import Settings
-from noetl_celery.web import health, metrics, pages, problems
+from noetl_celery.web import api, health, metrics, pages, problems
 from noetl_celery.web.access import Access
 from noetl_celery.web.listening import Listening
 
 #: database sessions, shared by all requests
 CONNECTIONS = 8
+#: who asks is told soon that PostgreSQL is away, and asks again
+PATIENCE_SECONDS = 2.0
+#: no statement of a request takes longer
+STATEMENT_SECONDS = 15.0
 _HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; "
     "form-action 'self'",
@@ -30,7 +34,8 @@ def create(settings: Settings, *, token: str | None = None) -> FastAPI:
 
     ``token``: what whoever uses it has to know; None lets all of this machine in (loopback names only).
     """
-    client = Noetl(settings, connections=CONNECTIONS)
+    brief = settings.model_copy(update={"statement_seconds": min(settings.statement_seconds, STATEMENT_SECONDS)})
+    client = Noetl(brief, connections=CONNECTIONS, patience_seconds=PATIENCE_SECONDS)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -53,6 +58,7 @@ def create(settings: Settings, *, token: str | None = None) -> FastAPI:
     problems.install(app)
     app.include_router(health.router)
     app.include_router(metrics.router)
+    app.include_router(api.router)
     app.include_router(pages.router)
     return app
 

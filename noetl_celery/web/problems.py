@@ -11,7 +11,17 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from noetl_celery.errors import InputError, InternalConflict, NoetlError, NotFound, PlaybookInvalid, ServiceError
+from noetl_celery.errors import (
+    ExecutionFailed,
+    InputError,
+    InternalConflict,
+    NoetlError,
+    NotFound,
+    PlaybookInvalid,
+    ServiceError,
+    WaitTimeout,
+    WrongState,
+)
 from noetl_celery.hiding import hidden
 from noetl_celery.web.access import Refused
 from noetl_celery.web.render import page
@@ -34,6 +44,8 @@ def status_of(error: NoetlError) -> int:
     """The HTTP status that goes with an error."""
     if isinstance(error, NotFound):
         return 404
+    if isinstance(error, WrongState | ExecutionFailed | WaitTimeout):
+        return 409
     if isinstance(error, InputError):
         return 422
     return 503 if isinstance(error, ServiceError) else 500

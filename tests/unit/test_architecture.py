@@ -52,6 +52,7 @@ MAY_IMPORT = {
         "submission",
         "explanation",
         "telemetry",
+        "aio",
         "__version__",
     },
     "telemetry": BASE | {"playbook", "engine", "settings", "store"},
