@@ -29,7 +29,7 @@ def serving(settings: Settings, *, token: str | None = TOKEN) -> Iterator[httpx.
 @contextmanager
 def running(app: FastAPI) -> Iterator[str]:
     """Its address."""
-    listening = socket.socket()
+    listening = socket.socket(proto=socket.IPPROTO_TCP)  # as `noetl-celery console` does, so that nothing waits
     listening.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

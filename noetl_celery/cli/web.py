@@ -65,8 +65,9 @@ def console(
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, socket.SOCK_STREAM)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # With its protocol named asyncio sends small parts at once (TCP_NODELAY): else each answer takes 40 ms longer.
+        listening = socket.socket(family, kind, protocol)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
         listening.listen()  # from now on nobody is turned away
