@@ -74,7 +74,7 @@ class AsyncExecution:
         return self.sync.announced
 
     row = _awaited(Execution.row)
-    summary = _awaited(Execution.summary)
+    overview = _awaited(Execution.overview)
     status = _awaited(Execution.status)
     progress = _awaited(Execution.progress)
     duration = _awaited(Execution.duration)

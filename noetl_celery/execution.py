@@ -49,7 +49,7 @@ class Execution:
             raise NotFound(f"there is no execution {self.id}", hint="`noetl-celery list` shows the latest ones")
         return dict(row)
 
-    def summary(self) -> dict[str, Any]:
+    def overview(self) -> dict[str, Any]:
         """Its line in a list of executions: see :func:`noetl_celery.store.browse.executions`. Raises ``NotFound``."""
         from noetl_celery.store import browse
 

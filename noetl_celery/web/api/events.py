@@ -50,7 +50,7 @@ def listed(
     the stream does that better. With `page` as NoETL's path has it: the newest first, with a count of all.
     """
     execution = client.execution(execution_id)
-    row = execution.summary()
+    row = execution.overview()
     about = {"execution_id": str(execution.id), "path": row["path"], "status": row["status"]}
     if page is not None:
         return about | numbered(execution, page, page_size)

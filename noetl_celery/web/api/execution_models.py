@@ -115,7 +115,8 @@ class OpenStep(BaseModel):
     frames: int
     open_frames: int
     open_rows: int
-    total: int | None = Field(description="Rows that the source had at the beginning, where the playbook counts them.")
+    total: int | None = Field(description="How many rows there are, where that is known.")
+    retries: int = Field(description="Attempts of ended rows that failed and were made again.")
     seconds: float
 
 
@@ -211,6 +212,7 @@ class StepBooks(BaseModel):
     starts: int
     waiting: int
     reruns: int = Field(description="Rows that were run again because their worker had died.")
+    retries: int = Field(description="Attempts of rows that failed and were made again.")
     differences: list[str] = Field(description="What does not balance; empty if everything does.")
 
 

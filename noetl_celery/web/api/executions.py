@@ -80,7 +80,7 @@ def one(
     `page` it shows events as NoETL does, the newest first.
     """
     execution = client.execution(execution_id)
-    row, open_steps = execution.summary(), execution.progress()
+    row, open_steps = execution.overview(), execution.progress()
     shown = include_events or page is not None
     return {
         **views.execution(row),
@@ -103,7 +103,7 @@ def one(
 def status(execution_id: Id, client: Client) -> dict[str, Any]:
     """For those who ask again and again. NoETL's path."""
     execution = client.execution(execution_id)
-    row, steps = views.execution(execution.summary()), execution.steps()
+    row, steps = views.execution(execution.overview()), execution.steps()
     current = [line["step_name"] for line in steps if line["status"] == "OPEN"]
     return {
         **row,
