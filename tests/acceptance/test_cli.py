@@ -197,7 +197,8 @@ def test_cancel(system: System, slow: str) -> None:
     assert system.cli("cancel", execution, "--reason", "enough").returncode == 0
     assert system.cli("cancel", execution).returncode == 0
     report = json.loads(system.cli("wait", execution, "--json").stdout)
-    assert (report["status"], report["error"]["kind"], report["error"]["message"]) == ("CANCELLED", "cancelled", "enough")
+    assert report["status"] == "CANCELLED"
+    assert (report["error"]["kind"], report["error"]["message"]) == ("cancelled", "enough")
     assert "ended already: CANCELLED" in system.cli("cancel", execution).stderr
     assert "CANCELLED" in system.cli("status", execution).stdout
 
