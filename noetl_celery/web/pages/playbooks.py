@@ -23,8 +23,8 @@ from noetl_celery.web.shared import Client, client_of
 
 router = APIRouter()
 LISTED = 500
-#: what the text of a playbook is called in messages
-TEXT = "playbook.yaml"
+#: what a text is called that comes from no file
+TEXT = "console"
 
 
 @dataclass(frozen=True, slots=True)
