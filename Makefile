@@ -1,7 +1,8 @@
 # setup: makes .venv · demo · test · lint · browser: installs Chromium, for tests of the console (Debian, as root) · chaos: all faults, and the table in docs/reliability.md · soak
 # bench: measured beside plain Celery and others; ARGS are its own, `make bench ARGS="--quick cursor"`
+# docs: the documentation as a site, in build/site · reference: the pages that are made of the code
 # clean: removes all that these and `noetl-celery dev` made here
-.PHONY: setup demo test lint browser chaos soak bench screenshots clean
+.PHONY: setup demo test lint browser chaos soak bench screenshots docs reference clean
 .NOTPARALLEL:
 
 VENV := .venv
@@ -70,6 +71,12 @@ bench: $(BENCH_STAMP)
 # Pictures of the documentation, taken while the demo runs.
 screenshots: setup browser
 	$(BIN)/noetl-celery dev --fresh --workers 2 -- $(BIN)/python -m tools.screenshots
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+reference: setup
+	$(BIN)/python -m tools.reference
 
 clean:
 	rm -rf $(VENV) .noetl build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -44,70 +44,94 @@ class Settings(BaseSettings):
     database_url: str = Field(
         "postgresql://noetl:noetl@127.0.0.1:5432/noetl",
         repr=False,
-        description="PostgreSQL that holds the schema `noetl`",
+        description="PostgreSQL 13 or newer that holds the schema `noetl`",
     )
-    broker_url: str = Field("redis://127.0.0.1:6379/0", repr=False, description="Redis that carries Celery's messages")
+    broker_url: str = Field(
+        "redis://127.0.0.1:6379/0",
+        repr=False,
+        description="Redis for Celery's messages; `rediss://`, `redis+socket://` and `sentinel://` too",
+    )
     result_backend_url: str | None = Field(
-        None, repr=False, description="Redis for Celery's results and chords (default: the broker)"
+        None, repr=False, description="Redis for the counters of chords; the broker if not set"
     )
-    secret_key: SecretStr | None = Field(None, description="Fernet key that credentials are encrypted with")
-    data_dir: Path = Field(Path(".noetl"), description="folder where `noetl-celery dev` keeps its data")
+    secret_key: SecretStr | None = Field(
+        None,
+        description="Fernet key (32 bytes, url-safe base64) that credentials are encrypted with; the same for all "
+        "processes",
+    )
+    data_dir: Path = Field(Path(".noetl"), description="folder where `noetl-celery dev` keeps data, logs and its key")
 
     scripts: str = Field(
-        ".", description=f"folders that relative paths of scripts are looked up in, separated by {os.pathsep!r}"
+        ".", description="folders on the worker that relative paths of a `script` are looked up in, separated by `:`"
     )
-    scripts_anywhere: bool = Field(False, description="whether paths of scripts may lead out of those folders")
+    scripts_anywhere: bool = Field(
+        False, description="whether a `script` may also be read from outside of those folders"
+    )
     duckdb_dir: Path | None = Field(
-        None, description="folder of the duckdb files that executions have of their own (default: a temporary one)"
+        None,
+        description="folder of the duckdb files that executions have of their own; `noetl-duckdb-<uid>` in the "
+        "system's folder for temporary files if not set. Workers on several machines or in several containers need one "
+        "that they share. A file that was not used for 7 days is removed",
     )
 
     # Connections
-    pool_size: int = Field(8, ge=2, description="database connections per process to the schema `noetl`")
-    tool_pool_size: int = Field(16, ge=1, description="database connections per credential and process")
+    pool_size: int = Field(
+        8, ge=2, description="connections of a process to the schema `noetl`; it may open as many again in a rush"
+    )
+    tool_pool_size: int = Field(16, ge=1, description="connections of a process per credential, for tasks and claims")
     statement_seconds: float = Field(
         60.0,
         gt=0,
-        description="how long a statement on the schema `noetl` may take; a server silent for longer is away",
+        description="how long a statement of NoETL-Celery's own may take; a connection on which the server is silent "
+        "for 5 s longer counts as lost. It replaces the role's `statement_timeout`",
     )
 
     # Lanes: how rows are worked
-    lane_width: int = Field(16, ge=1, description="rows that one lane works on at once, on threads")
+    lane_width: int = Field(
+        16,
+        ge=1,
+        description="rows that one lane works on at once, on threads; a frame gets "
+        "`row_concurrency / NOETL_LANE_WIDTH` lanes, rounded up",
+    )
     lane_seconds: float = Field(
         30.0, gt=0, description="how long a lane keeps its worker slot before it hands over to a fresh one"
     )
     short_wait_seconds: float = Field(
-        5.0, ge=0, description="delays up to this long wait in the lane; longer ones park the row"
+        5.0, ge=0, description="delays of retries up to this long wait in the lane; longer ones park the row"
     )
-    outcome_batch_rows: int = Field(100, ge=1, description="outcomes of rows written at once, at most")
+    outcome_batch_rows: int = Field(100, ge=1, description="outcomes written at once, at most")
     outcome_batch_seconds: float = Field(
         0.1, gt=0, description="how long an outcome waits for others before it is written"
     )
 
     # Recovery
     max_crashes: int = Field(
-        3, ge=1, description="crashes of a worker with the same row in the air before that row fails"
+        3, ge=1, description="ends of a worker process with the same row in hand before that row fails"
     )
     lease_seconds: float = Field(
-        120.0, gt=0, description="how long a run owns its work without its worker extending that"
+        120.0, gt=0, description="lease of a claim in another database; a frame has its own `lease_seconds` (120)"
     )
     heartbeat_seconds: float = Field(
-        5.0, gt=0, description="how often a worker process says that it is alive and extends its leases"
+        5.0, gt=0, description="how often a process says that it is alive and extends its leases, at least"
     )
     dead_after_seconds: float = Field(
-        10.0, gt=0, description="a process without database session, unseen for so long, is dead"
+        10.0, gt=0, description="a process without database session, not seen for so long, is dead"
     )
-    sweep_seconds: float = Field(1.0, gt=0, description="how often parked rows are woken and lost work is looked for")
+    sweep_seconds: float = Field(1.0, gt=0, description="how often the sweep wakes parked rows and looks for lost work")
     republish_seconds: float = Field(
-        10.0, gt=0, description="a dispatch that nobody took is published again after this, then doubling"
+        10.0,
+        gt=0,
+        description="a dispatch or signal that nobody took is published after this, then at doubling distances up to "
+        "64 times it",
     )
-    claim_timeout_seconds: float = Field(300.0, gt=0, description="how long the claim statement of a cursor may run")
+    claim_timeout_seconds: float = Field(300.0, gt=0, description="how long each statement of a claim may run")
     grace_seconds: float = Field(
-        30.0, ge=0, description="how long running work may take to end when a process is told to stop"
+        30.0, ge=0, description="how long running work may take to end when a worker is told to stop"
     )
 
     # Bounds
     orchestrate_passes: int = Field(
-        20, ge=1, description="times that an orchestrate task looks again before it hands over"
+        20, ge=1, description="times that one orchestrate task looks again before it hands over to a fresh message"
     )
     signal_batch: int = Field(500, ge=1, description="signals of an execution that are decided on at once")
     jump_budget: int = Field(10_000, ge=1, description="jumps of a row's pipeline before it fails as endless")
@@ -118,30 +142,37 @@ class Settings(BaseSettings):
     result_inline_bytes: int = Field(
         65_536,
         ge=0,
-        description="results up to this many bytes of JSON stand in their row, larger ones are referred to",
+        description="results up to this many bytes of JSON stand in their row; larger ones are stored once and "
+        "referred to",
     )
     result_page_bytes: int = Field(
-        1_048_576, ge=1, description="bytes of JSON that are read at once of a large result that is iterated over"
+        1_048_576, ge=1, description="bytes of JSON that are read at once where a large result is iterated over"
     )
     result_max_bytes: int = Field(
         16_777_216,
         ge=1,
-        description="the largest result that a row may have, and the most of one that is loaded at once",
+        description="the largest result that a row may have, as JSON, and the most of a larger one (a loop's) that is "
+        "loaded at once",
     )
     log_bytes: int = Field(
         100_000_000,
         ge=0,
-        description="how much of what its tasks print is kept of an execution; each line counts as 100 bytes more",
+        description="how much of what its tasks print is kept of an execution (`noetl-celery logs`); each line counts as "
+        "100 bytes more, `0` keeps nothing. It is somewhat more where several lanes write at once",
     )
 
     # The console and the HTTP API
     console_token: SecretStr | None = Field(
-        None, description="what whoever uses the console or the HTTP API has to know; at least 16 characters"
+        None,
+        description="what whoever uses the console or the HTTP API has to know; at least 16 characters. "
+        "`noetl-celery dev` needs none",
     )
 
     # Worker processes
     control_concurrency: int = Field(8, ge=1, description="threads of a control node")
-    body_concurrency: int | None = Field(None, ge=1, description="processes of a bodies node (default: number of CPUs)")
+    body_concurrency: int | None = Field(
+        None, ge=1, description="processes of a bodies node; the number of CPUs if not set"
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"] = Field(
         "INFO", description="least level that is logged"
     )
@@ -151,9 +182,11 @@ class Settings(BaseSettings):
     )
     metrics_host: str = Field("0.0.0.0", description="address of that port")
     pools: str | None = Field(
-        None, description="pools that have workers of their own, separated by commas; lanes of other pools go to all"
+        None,
+        description="pools that have workers of their own (`noetl-celery worker --queues gpu`), separated by commas; "
+        "lanes of a pool that is not named here go to all workers",
     )
-    debug: bool = Field(False, description="show tracebacks where otherwise one line says what is wrong")
+    debug: bool = Field(False, description="tracebacks where otherwise one line says what is wrong")
 
     @field_validator("log_format", mode="before")
     @classmethod

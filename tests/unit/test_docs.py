@@ -15,6 +15,7 @@ import yaml
 from noetl_celery.cli import app
 from noetl_celery.faults import POINTS
 from noetl_celery.settings import PREFIX, Settings
+from tools.reference_settings import shown
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
@@ -22,7 +23,6 @@ DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").
 FAULT = f"{PREFIX}FAULT"
 #: what NoETL's own regression suite reads
 OF_NOETL = {f"{PREFIX}HOST", f"{PREFIX}PORT"}
-NO_DEFAULT = "\N{EN DASH}"
 
 
 @pytest.fixture(params=DOCUMENTS, ids=lambda path: path.name)
@@ -67,20 +67,9 @@ def test_variables_exist(document: Path) -> None:
     assert set(re.findall(rf"\b{PREFIX}[A-Z_]*", document.read_text())) <= known
 
 
-def shown(default: object) -> str:
-    """A default as the table of settings shows it."""
-    if default is None:
-        return NO_DEFAULT
-    if isinstance(default, bool):
-        return f"`{str(default).lower()}`"
-    return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
-
-
-def test_settings_page_has_every_setting_with_its_default() -> None:
-    rows = dict(re.findall(rf"^\| `{PREFIX}(\w+)` \| (.+?) \|", text_of("docs/settings.md"), re.MULTILINE))
-    assert rows.keys() == {name.upper() for name in Settings.model_fields}
-    for name, field in Settings.model_fields.items():
-        assert rows[name.upper()] == shown(field.default), name
+def test_settings_page_has_every_setting() -> None:
+    rows = re.findall(rf"^\| `{PREFIX}(\w+)` \|", text_of("docs/settings.md"), re.MULTILINE)
+    assert rows == [name.upper() for name in Settings.model_fields]
 
 
 def test_readme_shows_defaults_as_they_are() -> None:

@@ -1,0 +1,1 @@
+"""What makes the documentation: the site's hook and the generated pages. Not part of the package."""
