@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 #: what is younger is on its way
 SOON_SECONDS = 5.0
 START = "start one: noetl-celery worker"
+#: kinds of errors that lie in what somebody wrote
+_WRITTEN = frozenset({"syntax", "template", "endless_claim", "endless", "jump_budget"})
+_REMEDIES = {
+    "auth": "the login is refused: correct the credential that `auth` names (noetl-celery credential set)",
+    "connection": "see whether the service runs and its address is right",
+    "credential": "store the credential",
+    "timeout": "see why it takes so long, or give it more time",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +39,7 @@ def explain(at: Situation, queues: Collection[str] | None) -> list[Reason]:
     execution = at.execution
     status, id_ = execution["status"], execution["execution_id"]
     if status in FINAL:
-        return [_ended(execution)]
+        return [_ended(execution), *_losses(id_, at.losses)]
     reasons = list(_nobody(at, queues))
     if status == "PAUSED":
         reasons.append(Reason("it is paused: no step and no claim starts", f"noetl-celery resume {id_}"))
@@ -44,15 +52,39 @@ def explain(at: Situation, queues: Collection[str] | None) -> list[Reason]:
 
 
 def _ended(execution: Mapping[str, Any]) -> Reason:
-    id_, error = execution["execution_id"], execution["error"] or {}
+    error = execution["error"] or {}
     if execution["status"] == "COMPLETED":
         return Reason("it has completed")
     if execution["status"] == "CANCELLED":
         return Reason(f"it was cancelled: {error['message']}" if error else "it was cancelled")
     step = error.get("step")
     place = f" in step '{step}'" if step else ""
-    todo = f"noetl-celery rows {id_} {step} --failed shows its rows; then noetl-celery retry {id_}" if step else ""
-    return Reason(f"it failed{place}: {error.get('kind')}: {error.get('message')}", todo, step)
+    return Reason(f"it failed{place}: {error.get('kind')}: {error.get('message')}", remedy(execution), step)
+
+
+def remedy(execution: Mapping[str, Any]) -> str:
+    """What to do about the error of an execution that has failed."""
+    id_, error = execution["execution_id"], execution["error"] or {}
+    kind = error.get("kind")
+    if kind in _WRITTEN:
+        return "correct the playbook, and run it: this execution keeps the version that it began with"
+    if kind in _REMEDIES:
+        return f"{_REMEDIES[kind]}, then: noetl-celery retry {id_}"
+    return f"noetl-celery retry {id_} goes on from there; a corrected playbook is run anew"
+
+
+def look_at_rows(execution_id: int, step: str) -> str:
+    """How to see the failed rows of a step that went on without them, and how to run them again."""
+    return (
+        f"noetl-celery rows {execution_id} {step} --failed shows them; "
+        f"again: noetl-celery retry {execution_id} --rows failed {step}"
+    )
+
+
+def _losses(execution_id: int, losses: Iterable[Mapping[str, Any]]) -> Iterator[Reason]:
+    for stage in losses:
+        text = "1 row failed" if stage["failed"] == 1 else f"{stage['failed']:,} rows failed"
+        yield Reason(text, look_at_rows(execution_id, stage["step"]), stage["step"])
 
 
 def _nobody(at: Situation, queues: Collection[str] | None) -> Iterator[Reason]:

@@ -156,12 +156,15 @@ def list_(
 def follow(execution: Execution, timeout: float | None, *, as_json: bool) -> int:
     """Waits while showing progress, then shows how it ended; the exit code. With JSON a timeout prints a report too."""
     from noetl_celery.cli.progress import ProgressView, show_execution, show_summary
+    from noetl_celery.cli.waiting import Waiting
 
+    waiting = Waiting(execution)
     with ProgressView(execution.id) as view:
         try:
             last = None
             for last in execution.watch(timeout):
                 view.show(last)
+                waiting.look(last)
         except WaitTimeout:
             if as_json:
                 out_json(execution.report())

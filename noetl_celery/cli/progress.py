@@ -7,7 +7,18 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from noetl_celery.cli.console import RED, live, note, out, paint, painted_status, quiet, seconds_text, short_json
+from noetl_celery.cli.console import (
+    RED,
+    YELLOW,
+    live,
+    note,
+    out,
+    paint,
+    painted_status,
+    quiet,
+    seconds_text,
+    short_json,
+)
 from noetl_celery.progress import MOST_STEPS, Rates, more_words, step_words, summary_words
 
 if TYPE_CHECKING:
@@ -84,7 +95,9 @@ def show_summary(execution: Execution) -> None:
 
 
 def show_execution(execution: Execution) -> None:
-    """The summary on stdout: status, duration, a line per step, and the error if there is one."""
+    """The summary on stdout: status, duration, a line per step, the error if there is one, and what to do about it."""
+    from noetl_celery.explanation import look_at_rows, remedy
+
     row = execution.row()
     steps = execution.steps()
     seconds = execution.duration()
@@ -97,10 +110,19 @@ def show_execution(execution: Execution) -> None:
         out(f"  {name}  {status}  {_counts(step)}")
         for line in book_lines(step["kind"], books.get(step["stage_id"])):
             out(f"  {'':{width}}  {line}")
+        if step["failed"] and row["status"] == "COMPLETED":
+            kind = (step["first_failure"] or {}).get("kind")
+            _show_todo(look_at_rows(execution.id, step["step_name"], kind))
     error = row["error"]
     if error:
         place = ", ".join(f"{key} '{error[key]}'" for key in ("step", "task") if error.get(key))
         out(f"error{f' in {place}' if place else ''}: {error.get('kind')}: {short_json(error.get('message'), 2000)}")
+    if row["status"] == "FAILED":
+        _show_todo(remedy(row))
+
+
+def _show_todo(text: str) -> None:
+    out(f"  {paint('→', YELLOW, sys.stdout)} {text}")
 
 
 def book_lines(kind: str, books: Books | None) -> list[str]:

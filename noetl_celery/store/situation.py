@@ -19,8 +19,8 @@ SHOWN = 5
 @dataclass(frozen=True, slots=True)
 class Situation:
     """``execution``: its record. ``signals``: unread ones that are due, by type. ``stages``: open ones. ``tickets``,
-    ``dispatches``, ``runs``, ``sleepers`` (parked rows): by stage. ``workers``: how many
-    processes are alive."""
+    ``dispatches``, ``runs``, ``sleepers`` (parked rows): by stage. ``losses``: steps whose last visit has ended with
+    failed rows. ``workers``: how many processes are alive."""
 
     execution: Mapping[str, Any]
     signals: Rows
@@ -29,6 +29,7 @@ class Situation:
     dispatches: Rows
     runs: Rows
     sleepers: Rows
+    losses: Rows
     workers: int
 
 
@@ -53,6 +54,7 @@ def of(connection: Connection, execution_id: int, *, dead_after_seconds: float) 
         dispatches=every(connection, _DISPATCHES, **values),
         runs=every(connection, _RUNS, **values),
         sleepers=every(connection, _SLEEPERS, **values),
+        losses=every(connection, _LOSSES, **values),
         workers=int(alive["n"]) if alive else 0,
     )
 
@@ -76,6 +78,13 @@ _STAGES = """
         FROM noetl.frame f JOIN noetl.row r USING (frame_id) WHERE f.stage_id = s.stage_id AND f.status = 'RUNNING'
     ) f ON true
     WHERE s.execution_id = %(id)s AND s.status = 'OPEN' ORDER BY s.opened_at, s.stage_id
+"""
+
+_LOSSES = """
+    SELECT * FROM (
+        SELECT DISTINCT ON (step_name) step_name AS step, failed_rows AS failed, opened_at
+        FROM noetl.stage WHERE execution_id = %(id)s AND status <> 'OPEN' ORDER BY step_name, visit DESC
+    ) last WHERE failed > 0 ORDER BY opened_at, step
 """
 
 #: claim tickets that are not answered: who asks the source, or how often it failed and when it is asked again

@@ -15,6 +15,12 @@ FAILS = """
   - step: start
     tool: {kind: python, code: "raise ValueError('no such thing')"}
 """
+LOSES = """
+  - step: start
+    spec: {policy: {failure: {mode: best_effort}}}
+    loop: {in: [1, 0], iterator: n}
+    tool: {kind: python, input: {n: "{{ n }}"}, code: "result = 1 / n"}
+"""
 WAITS = """
   - step: start
     tool:
@@ -49,8 +55,23 @@ def test_why_it_failed(system: System) -> None:
     shown = system.cli("explain", done["execution_id"])
     assert shown.returncode == 0
     assert "no such thing" in shown.stdout
+    assert f"retry {done['execution_id']} goes on" in shown.stdout
     assert f"rows {done['execution_id']} start --failed" in shown.stdout
-    assert f"retry {done['execution_id']}" in shown.stdout
+
+
+def test_run_says_what_to_do_about_what_failed(system: System) -> None:
+    failed = system.cli("run", system.playbook("explain_fails", FAILS)).stdout.splitlines()
+    assert failed[-1].startswith("  → noetl-celery retry ")
+    lost = system.cli("run", system.playbook("explain_lost", LOSES)).stdout
+    assert "  → noetl-celery rows " in lost
+    assert "--rows failed start" in lost
+
+
+def test_what_completed_without_some_rows(system: System) -> None:
+    done = system.json("run", system.playbook("explain_lost", LOSES))
+    assert done["status"] == "COMPLETED"
+    reasons = system.json("explain", done["execution_id"])["reasons"]
+    assert [reason["text"] for reason in reasons] == ["it has completed", "1 row failed"]
 
 
 def test_a_row_that_waits_for_its_next_attempt(system: System) -> None:

@@ -37,7 +37,7 @@ def text_of(name: str) -> str:
 
 def blocks(text: str, language: str) -> list[str]:
     """The fenced blocks of a language; ``""`` for those that name none."""
-    found = re.findall(r"^ *```(\w*)\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^ *```(\w*)[^\n`]*\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
     return [body for name, body in found if name == language]
 
 
@@ -84,6 +84,7 @@ def test_readme_shows_defaults_as_they_are() -> None:
 def commands(text: str) -> list[list[str]]:
     """The arguments of every ``noetl-celery …`` in blocks and inline code, without comments and redirections."""
     code = [line for block in blocks(text, "") for line in block.splitlines()]
+    code += [line for block in blocks(text, "console") for line in block.splitlines() if line.startswith("$ ")]
     code += re.findall(r"`([^`\n]+)`", prose_of(text))
     found = []
     for line in code:

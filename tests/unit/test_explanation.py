@@ -19,7 +19,7 @@ BOTH = {"noetl.body", "noetl.control"}
 
 def at(status: str = "RUNNING", *, error: Any = None, workers: int = 1, **found: Any) -> Situation:
     execution = {"execution_id": 42, "path": "p", "status": status, "error": error, "age": 9.0}
-    lists: dict[str, Any] = {part: [] for part in ("signals", "tickets", "dispatches", "runs", "sleepers")}
+    lists: dict[str, Any] = {part: [] for part in ("signals", "tickets", "dispatches", "runs", "sleepers", "losses")}
     return Situation(execution, **{**lists, "stages": [{**STAGE, **IDLE}], **found}, workers=workers)
 
 
@@ -33,6 +33,29 @@ def test_ended() -> None:
     failed = only(at("FAILED", error={"kind": "http", "message": "gone", "step": "drain"}))
     assert "step 'drain': http: gone" in failed.text
     assert "noetl-celery retry 42" in failed.todo
+
+
+@pytest.mark.parametrize(
+    ("kind", "todo"),
+    [
+        ("auth", "correct the credential that `auth` names"),
+        ("connection", "see whether the service runs"),
+        ("syntax", "correct the playbook, and run it"),
+        ("of a plugin", "noetl-celery retry 42 goes on"),
+    ],
+)
+def test_what_to_do_about_an_error(kind: str, todo: str) -> None:
+    reason = only(at("FAILED", error={"kind": kind, "message": "no", "step": "drain"}))
+    assert todo in reason.todo
+    assert ("retry" in reason.todo) == (kind != "syntax")
+
+
+def test_completed_with_failed_rows() -> None:
+    first, second = explain(at("COMPLETED", losses=[{"step": "drain", "failed": 3}]), BOTH)
+    assert first.text == "it has completed"
+    assert (second.text, second.step) == ("3 rows failed", "drain")
+    assert "noetl-celery rows 42 drain --failed" in second.todo
+    assert "noetl-celery retry 42 --rows failed drain" in second.todo
 
 
 def test_nothing_is_wrong() -> None:
