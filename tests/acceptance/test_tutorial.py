@@ -81,7 +81,7 @@ class Terminal:
             self._shell.stdin.close()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._shell.pid, signal.SIGINT)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 30
         while self._reader.is_alive() and time.monotonic() < deadline:
             self._reader.join(1)
         with contextlib.suppress(ProcessLookupError):
