@@ -1,4 +1,4 @@
-"""The examples of docs/language.md: every ``yaml`` block of the page is a playbook that can be run.
+"""The examples of docs/language.md and docs/cursor-loops.md: every ``yaml`` block there is a playbook that can be run.
 
 A block is a list of steps, or the root keys of a playbook; documents before the last one (``---``) are registered
 first. The comment lines at its end say what comes of it:
@@ -7,7 +7,7 @@ first. The comment lines at its end say what comes of it:
 ``# step.path → JSON``     that value of the step's result at its last visit
 ``# ctx.path → JSON``      that value of ``ctx`` at the end
 ``# steps → [names]``      the steps that were entered, in this order
-``# table → [rows]``       all rows of a table, in their order
+``# table → [rows]``       all rows of a table, in their order; ``# table.0 → [row]`` one of them
 ``# FAILED: part``         the status, and words of the error's message; else it is ``COMPLETED``
 =========================  =====================================================================
 """
@@ -22,7 +22,10 @@ from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).parents[1] / "docs" / "language.md"
-_PART = re.compile(r"^#+ (?P<heading>[^\n]+)$|^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+LOOPS = PAGE.with_name("cursor-loops.md")
+_PART = re.compile(
+    r"^#+ (?P<heading>[^\n]+)$|^```(?P<language>\w*)[^\n`]*\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
+)
 _EXPECTED = re.compile(r"# (?P<where>[\w.]+) → (?P<value>.+)\Z")
 _STATUS = re.compile(r"# (?P<status>COMPLETED|FAILED|CANCELLED)(?:: (?P<part>.+))?\Z")
 

@@ -32,7 +32,7 @@ _WARNINGS = {
     "older-form": "an older form that is read; the hint shows the one to write",
     "ambiguous-boolean": "`yes`, `no`, `on` or `off`, read as a boolean",
     "no-effect": "a key that is read and changes nothing",
-    "shadowed-name": "a step whose name templates use for something else",
+    "shadowed-name": "a step or an iterator whose name templates use for something else",
     "unreachable-step": "no arc leads to the step",
     "uncalled-task": "a workbook task that no step calls: it is not checked",
     "unreachable-rule": "a rule or an arc that stands after one that always holds",

@@ -188,7 +188,15 @@ class _Compiler:
                 message = f"a step called `{name}` cannot be referred to"
                 self._report.warn(message, ("workflow", index, "step"), code="shadowed-name")
             names.append(name)
+            self._iterator_name(index, data, name)
         return names
+
+    def _iterator_name(self, index: int, data: Any, step: str | None) -> None:
+        loop = data.get("loop") if isinstance(data, YamlMap) else None
+        name = loop.get("iterator") if isinstance(loop, YamlMap) else None
+        if isinstance(name, str) and name in _SHADOWED:
+            message = f"`{name}` means something else in templates: this iterator is found as `iter.{name}` only"
+            self._report.warn(message, ("workflow", index, "loop", "iterator"), code="shadowed-name", step=step)
 
     def _entry(self, root: model.Document, steps: dict[str, StepPlan]) -> str:
         wanted = root.executor.spec.entry_step

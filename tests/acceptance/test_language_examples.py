@@ -1,4 +1,4 @@
-"""Every example of docs/language.md, registered and run as it stands there, with all that it says of its end."""
+"""Every example of docs/language.md and docs/cursor-loops.md, run as it stands there: what it says of its end holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from examples import at, examples
+from examples import LOOPS, at, examples
 from psycopg import sql
 from running import System
 
@@ -20,7 +20,9 @@ from noetl_celery.tools.duckdb_files import folder
 
 pytestmark = pytest.mark.acceptance
 
-EXAMPLES = {example.name: example for example in examples()}
+EXAMPLES = {example.name: example for example in examples()} | {
+    f"loops-{example.name}": example for example in examples(LOOPS.read_text())
+}
 TOKEN = "s3cret"
 PAGES = 3
 
@@ -155,7 +157,7 @@ def value(system: System, execution: Execution, report: dict[str, Any], where: s
         query = "SELECT step_name FROM noetl.stage WHERE execution_id = %s ORDER BY stage_id"
         return [step for (step,) in system.sql(query, execution.id)]
     rows = sql.SQL("SELECT row_to_json(t) FROM {} t ORDER BY t").format(sql.Identifier("public", name))
-    return [list(row.values()) for (row,) in system.sql(rows.as_string())]
+    return at([list(row.values()) for (row,) in system.sql(rows.as_string())], path)
 
 
 def test_every_example_says_what_comes_of_it() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from examples import PAGE, Example, at, examples
+from examples import LOOPS, PAGE, Example, at, examples
 from pydantic import BaseModel
 
 from noetl_celery.cursors.registry import CursorRegistry
@@ -38,6 +38,13 @@ def test_examples_of_today_are_as_lint_wants_them() -> None:
     """But for the stale rows, of which the page says that the shorter examples leave them out."""
     found = {example.name: {code for code, _ in codes(example)} - {"claim-stale"} for example in examples(TODAY)}
     assert {name: said for name, said in found.items() if said} == {}
+
+
+def test_examples_of_cursor_loops_are_as_lint_wants_them() -> None:
+    """With nothing left out: these are for copying."""
+    found = {example.name: set(codes(example)) for example in examples(LOOPS.read_text())}
+    assert {name: said for name, said in found.items() if said} == {}
+    assert len(found) >= 7
 
 
 def test_examples_of_older_forms_are_of_older_forms() -> None:

@@ -411,6 +411,10 @@ def test_places_in_errors_of_templates() -> None:
     [
         ("- {step: a, next: {arcs: []}}\n- {step: b}", "step 'b': no arc leads here from `a`"),
         ("- {step: ctx}", "a step called `ctx` cannot be referred to"),
+        (
+            "- {step: a, loop: {in: [1], iterator: job}, tool: {kind: noop, result: '{{ iter.job }}'}}",
+            "this iterator is found as `iter.job` only",
+        ),
         ("- {step: a, tool: noop}", "older form `tool: noop`"),
         ("- {step: a, loop: {collection: [1], iterator: x}}", "older form `loop.collection`"),
         ("- {step: a, tool: {kind: noop, x: no}}", "`no` is read as false"),
