@@ -1,4 +1,4 @@
-"""The examples of docs/language.md and docs/cursor-loops.md: every ``yaml`` block there is a playbook that can be run.
+"""The examples of docs/language.md, cursor-loops.md and howto.md: every ``yaml`` block is a playbook that can be run.
 
 A block is a list of steps, or the root keys of a playbook; documents before the last one (``---``) are registered
 first. The comment lines at its end say what comes of it:
@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).parents[1] / "docs" / "language.md"
-LOOPS = PAGE.with_name("cursor-loops.md")
+#: others with such examples
+OTHERS = (PAGE.with_name("cursor-loops.md"), PAGE.with_name("howto.md"))
 _PART = re.compile(
     r"^#+ (?P<heading>[^\n]+)$|^```(?P<language>\w*)[^\n`]*\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL
 )

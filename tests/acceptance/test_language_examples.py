@@ -1,4 +1,4 @@
-"""Every example of docs/language.md and docs/cursor-loops.md, run as it stands there: what it says of its end holds."""
+"""Every example of the language, of cursor loops and of the how-tos, run as it stands there: what it says holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from examples import LOOPS, at, examples
+from examples import OTHERS, at, examples
 from psycopg import sql
 from running import System
 
@@ -21,7 +21,7 @@ from noetl_celery.tools.duckdb_files import folder
 pytestmark = pytest.mark.acceptance
 
 EXAMPLES = {example.name: example for example in examples()} | {
-    f"loops-{example.name}": example for example in examples(LOOPS.read_text())
+    f"{page.stem}-{example.name}": example for page in OTHERS for example in examples(page.read_text())
 }
 TOKEN = "s3cret"
 PAGES = 3
