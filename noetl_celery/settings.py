@@ -157,8 +157,8 @@ class Settings(BaseSettings):
     log_bytes: int = Field(
         100_000_000,
         ge=0,
-        description="how much of what its tasks print is kept of an execution (`noetl-celery logs`); each line counts as "
-        "100 bytes more, `0` keeps nothing. It is somewhat more where several lanes write at once",
+        description="how much of what its tasks print is kept of an execution (`noetl-celery logs`); each line counts "
+        "as 100 bytes more, `0` keeps nothing. It is somewhat more where several lanes write at once",
     )
 
     # The console and the HTTP API
