@@ -40,7 +40,7 @@ def _class(kind: type) -> Iterator[str]:
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
-    return "" if field.default is dataclasses.MISSING else f" = {field.default!r}"
+    return "" if field.default is dataclasses.MISSING else f" = {field.default!r}".replace("'", '"')
 
 
 def _member(name: str, member: Any) -> Iterator[str]:
@@ -51,12 +51,24 @@ def _member(name: str, member: Any) -> Iterator[str]:
         yield f"#### {name}\n\n```python\n{told}{name}{_signature(member)}\n```\n\n{_prose(member.__doc__)}"
 
 
+class _Written:
+    """An annotation as it is written: ``inspect`` would show it in quotes."""
+
+    def __init__(self, text: object) -> None:
+        self._text = str(text)
+
+    def __repr__(self) -> str:
+        return self._text
+
+
 def _signature(function: Any) -> str:
-    """As written, without ``self`` and quotes."""
+    """As written, without ``self``."""
     signature = inspect.signature(function, follow_wrapped=True)
-    kept = [one for one in signature.parameters.values() if one.name != "self"]
-    hidden = inspect.Signature.empty if function.__name__ == "__init__" else signature.return_annotation
-    return str(signature.replace(parameters=kept, return_annotation=hidden)).replace("'", "")
+    kept = [
+        one.replace(annotation=_Written(one.annotation)) for one in signature.parameters.values() if one.name != "self"
+    ]
+    answer = inspect.Signature.empty if function.__name__ == "__init__" else _Written(signature.return_annotation)
+    return str(signature.replace(parameters=kept, return_annotation=answer)).replace("'", '"')
 
 
 def _prose(text: str | None) -> str:
