@@ -73,10 +73,14 @@ def remedy(execution: Mapping[str, Any]) -> str:
     return f"noetl-celery retry {id_} goes on from there; a corrected playbook is run anew"
 
 
-def look_at_rows(execution_id: int, step: str) -> str:
-    """How to see the failed rows of a step that went on without them, and how to run them again."""
+def look_at_rows(execution_id: int, step: str, kind: str | None = None) -> str:
+    """How to see the failed rows of a step that went on without them, and how to run them again.
+
+    ``kind``: of the first of their errors, if it says what to do before.
+    """
+    before = f"{_REMEDIES[kind]}; " if kind in _REMEDIES else ""
     return (
-        f"noetl-celery rows {execution_id} {step} --failed shows them; "
+        f"{before}noetl-celery rows {execution_id} {step} --failed shows them; "
         f"again: noetl-celery retry {execution_id} --rows failed {step}"
     )
 
@@ -84,7 +88,7 @@ def look_at_rows(execution_id: int, step: str) -> str:
 def _losses(execution_id: int, losses: Iterable[Mapping[str, Any]]) -> Iterator[Reason]:
     for stage in losses:
         text = "1 row failed" if stage["failed"] == 1 else f"{stage['failed']:,} rows failed"
-        yield Reason(text, look_at_rows(execution_id, stage["step"]), stage["step"])
+        yield Reason(text, look_at_rows(execution_id, stage["step"], stage["kind"]), stage["step"])
 
 
 def _nobody(at: Situation, queues: Collection[str] | None) -> Iterator[Reason]:

@@ -82,7 +82,8 @@ _STAGES = """
 
 _LOSSES = """
     SELECT * FROM (
-        SELECT DISTINCT ON (step_name) step_name AS step, failed_rows AS failed, opened_at
+        SELECT DISTINCT ON (step_name) step_name AS step, failed_rows AS failed, opened_at,
+               CASE WHEN kind = 'cursor' THEN result #>> '{failures,0,error,kind}' END AS kind
         FROM noetl.stage WHERE execution_id = %(id)s AND status <> 'OPEN' ORDER BY step_name, visit DESC
     ) last WHERE failed > 0 ORDER BY opened_at, step
 """

@@ -51,10 +51,12 @@ def test_what_to_do_about_an_error(kind: str, todo: str) -> None:
 
 
 def test_completed_with_failed_rows() -> None:
-    first, second = explain(at("COMPLETED", losses=[{"step": "drain", "failed": 3}]), BOTH)
+    first, second = explain(at("COMPLETED", losses=[{"step": "drain", "failed": 3, "kind": "connection"}]), BOTH)
     assert first.text == "it has completed"
     assert (second.text, second.step) == ("3 rows failed", "drain")
-    assert "noetl-celery rows 42 drain --failed" in second.todo
+    assert second.todo.startswith(
+        "see whether the service runs and its address is right; noetl-celery rows 42 drain --failed"
+    )
     assert "noetl-celery retry 42 --rows failed drain" in second.todo
 
 
