@@ -96,6 +96,7 @@ def show_summary(execution: Execution) -> None:
 
 def show_execution(execution: Execution) -> None:
     """The summary on stdout: status, duration, a line per step, the error if there is one, and what to do about it."""
+    from noetl_celery.explanation import look_at_rows, remedy
 
     row = execution.row()
     steps = execution.steps()
