@@ -178,7 +178,10 @@ class Settings(BaseSettings):
     )
     log_format: Literal["text", "json"] = Field("text", description="lines for people, or one JSON object a line")
     metrics_port: int | None = Field(
-        None, ge=1, le=65535, description="port where a worker tells Prometheus what it has counted"
+        None,
+        ge=1,
+        le=65535,
+        description="port where a worker tells Prometheus what it has counted; nothing is counted if not set",
     )
     metrics_host: str = Field("0.0.0.0", description="address of that port")
     pools: str | None = Field(
