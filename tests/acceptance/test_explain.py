@@ -60,8 +60,8 @@ def test_why_it_failed(system: System) -> None:
 
 
 def test_run_says_what_to_do_about_what_failed(system: System) -> None:
-    failed = system.cli("run", system.playbook("explain_fails", FAILS)).stdout.splitlines()
-    assert failed[-1].startswith("  → noetl-celery retry ")
+    failed = system.cli("run", system.playbook("explain_fails", FAILS)).stdout
+    assert "\n  → noetl-celery retry " in failed
     lost = system.cli("run", system.playbook("explain_lost", LOSES)).stdout
     assert "  → noetl-celery rows " in lost
     assert "--rows failed start" in lost
