@@ -48,7 +48,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 @contextmanager
 def records_api(options: argparse.Namespace) -> Iterator[str]:
     """Start the API as a child and yield its URL; it ends with this block, or with this process however that ends."""
-    command = [sys.executable, str(HERE / "api.py"), "--port", "0", "--stop-with-stdin"]
+    command = [sys.executable, str(HERE.parent / "api.py"), "--port", "0", "--stop-with-stdin"]
     for name in ("rate_limit", "error_rate", "latency_ms", "seed"):
         command += [f"--{name.replace('_', '-')}", str(getattr(options, name))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:

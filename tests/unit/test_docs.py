@@ -18,9 +18,7 @@ from noetl_celery.settings import PREFIX, Settings
 from tools.reference_settings import shown
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted(
-    [*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "SECURITY")), *(ROOT / "docs").glob("*.md")]
-)
+DOCUMENTS = sorted([*ROOT.glob("*.md"), ROOT / "playbooks" / "README.md", *(ROOT / "docs").glob("*.md")])
 #: read outside of the settings, by tests only
 FAULT = f"{PREFIX}FAULT"
 #: what NoETL's own regression suite reads

@@ -81,7 +81,9 @@ def test_a_tree_for_people(run: Run) -> None:
         "│   ├── loop cursor postgres (demo_pg) as item, frames of 50, 2 of them open, 4 at once in each",
         printed.splitlines()[7],
         '│   └── → end  when event.name == "loop.done"',
-        "└── end  postgres",
+        "└── end",
+        "    ├── 1. counts  postgres",
+        "    └── 2. check  python",
     ]
     assert printed.splitlines()[7].startswith("│   ├── claim UPDATE public.queue_drain SET status = 'claimed' WHERE")
 

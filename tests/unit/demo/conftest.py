@@ -11,9 +11,9 @@ import pytest
 PLAYBOOKS = Path(__file__).resolve().parents[3] / "playbooks"
 
 
-def load(name: str) -> Iterator[ModuleType]:
-    module_name = f"patient_flow_{name}"
-    spec = importlib.util.spec_from_file_location(module_name, PLAYBOOKS / "patient_flow" / f"{name}.py")
+def load(file: str) -> Iterator[ModuleType]:
+    module_name = f"example_{Path(file).stem}"
+    spec = importlib.util.spec_from_file_location(module_name, PLAYBOOKS / file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -30,9 +30,9 @@ def playbooks() -> Path:
 
 @pytest.fixture(scope="session")
 def api() -> Iterator[ModuleType]:
-    yield from load("api")
+    yield from load("api.py")
 
 
 @pytest.fixture(scope="session")
 def demo() -> Iterator[ModuleType]:
-    yield from load("demo")
+    yield from load("patient_flow/demo.py")

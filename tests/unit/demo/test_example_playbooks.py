@@ -10,7 +10,8 @@ from noetl_celery.cursors.registry import CursorRegistry
 from noetl_celery.playbook import compile_playbook
 from noetl_celery.tools.registry import ToolRegistry
 
-EXAMPLES = ("hello.yaml", "queue_drain.yaml", "patient_flow/patient_flow.yaml")
+ROOT = Path(__file__).parents[3] / "playbooks"
+EXAMPLES = sorted(str(file.relative_to(ROOT)) for file in ROOT.rglob("*.yaml"))
 
 
 @pytest.fixture(scope="session", params=EXAMPLES)
@@ -105,4 +106,5 @@ def test_patient_flow_passes_only_if_every_data_type_is_complete(
 def test_no_example_holds_a_secret(example: Path) -> None:
     text = yaml.safe_dump(yaml.safe_load(example.read_text()))
     assert "password" not in text
+    assert "secret" not in text
     assert "://" not in text.replace("http://127.0.0.1", "")

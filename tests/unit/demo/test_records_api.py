@@ -50,6 +50,19 @@ def test_paging_yields_every_record_once_in_order(api: ModuleType, size: int) ->
     assert {page["total"] for page in pages} == {len(records)}
 
 
+def test_the_list_of_patients_is_paged_like_their_records(api: ModuleType) -> None:
+    clinic = api.Clinic(patients=25)
+    pages = []
+    token = ""
+    while token is not None:
+        pages.append(clinic.answer("/patients", {"next": token}))
+        token = pages[-1]["next"]
+
+    assert [len(page["records"]) for page in pages] == [10, 10, 5]
+    assert [patient["id"] for page in pages for patient in page["records"]] == list(range(1, 26))
+    assert clinic.stats()["patients"]["pages"] == 3
+
+
 def test_patients_have_one_to_four_pages_of_the_default_size(api: ModuleType) -> None:
     clinic = api.Clinic()
     counts = {len(all_pages(clinic, data_type, patient)) for data_type in api.DATA_TYPES for patient in range(1, 60)}
@@ -143,6 +156,7 @@ def test_stats_count_per_data_type(api: ModuleType) -> None:
         clinic.answer("/patients/3/observations", {})
 
     assert clinic.answer("/stats", {}) == {
+        "patients": {"requests": 0, "pages": 0, "pages_twice": 0, "throttled": 0, "failed": 0},
         "allergies": {"requests": 3, "pages": 2, "pages_twice": 1, "throttled": 0, "failed": 0},
         "observations": {"requests": 1, "pages": 0, "pages_twice": 0, "throttled": 1, "failed": 0},
         "prescriptions": {"requests": 0, "pages": 0, "pages_twice": 0, "throttled": 0, "failed": 0},
@@ -178,7 +192,7 @@ def test_over_http(server: Any) -> None:
 
 
 def test_as_a_program_it_says_where_it_is_and_ends_with_its_parent(playbooks: Path) -> None:
-    command = [sys.executable, str(playbooks / "patient_flow" / "api.py"), "--port", "0", "--stop-with-stdin"]
+    command = [sys.executable, str(playbooks / "api.py"), "--port", "0", "--stop-with-stdin"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None

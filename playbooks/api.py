@@ -1,10 +1,11 @@
-"""A small clinical records API that throttles and fails, for the patient flow example (standard library only).
+"""A small clinical records API that throttles and fails, for the examples beside it (standard library only).
 
-    python api.py --port 0 --rate-limit 100 --error-rate 0.05
+    python playbooks/api.py --rate-limit 100 --error-rate 0.05
 
 The first line on stdout is ``{"url": "http://127.0.0.1:<port>"}``. Then it answers
 
-    GET /patients/<id>/<data type>?size=10&next=<token>    one page; ``next`` is null on the last one
+    GET /patients?size=10&next=<token>                     one page of all patients; ``next`` is null on the last one
+    GET /patients/<id>/<data type>?size=10&next=<token>    one page of a patient's records
     GET /stats                                             what was asked of it, per data type
     GET /health
 
@@ -31,6 +32,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 DATA_TYPES = ("allergies", "observations", "prescriptions")
+#: the list of all patients is paged, throttled and counted like their records
+PATIENTS = "patients"
+DEFAULT_PATIENTS = 200
 DEFAULT_PAGE_SIZE = 10
 MAX_PAGE_SIZE = 100
 #: with pages of the default size, a patient has 1 to 4 of them per data type
@@ -43,6 +47,9 @@ NOTES: Mapping[str, Sequence[str]] = {
     "observations": ("oxygen saturation 97 %", "pulse regular", "patient's own reading", "weight down 2 %"),
     "prescriptions": ("twice a day", "until the doctor's next visit", "with food", "cream, 5 %"),
 }
+
+
+CITIES = ("Delft", "Gouda", "Leiden", "Utrecht")
 
 
 class Refused(Exception):
@@ -108,6 +115,12 @@ def patient_records(seed: int, data_type: str, patient: int) -> list[dict[str, A
     ]
 
 
+def all_patients(seed: int, count: int) -> list[dict[str, Any]]:
+    """Everybody whom the API knows, with numbers from 1."""
+    rng = random.Random(f"{seed}/{PATIENTS}")
+    return [{"id": n, "name": f"Patient {n}", "city": rng.choice(CITIES)} for n in range(1, count + 1)]
+
+
 def make_token(data_type: str, patient: int, offset: int) -> str:
     """The ``next`` of a page: opaque to clients, and good for this patient and data type only."""
     return base64.urlsafe_b64encode(f"{data_type}/{patient}/{offset}".encode()).decode()
@@ -136,14 +149,16 @@ class Clinic:
         error_rate: float = 0.0,
         latency_seconds: float = 0.0,
         seed: int = 1,
+        patients: int = DEFAULT_PATIENTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._error_rate = error_rate
         self._latency_seconds = latency_seconds
         self._seed = seed
+        self._patients = patients
         self._throttle = Throttle(rate_limit, clock)
         self._attempts: Counter[str] = Counter()
-        self._stats = {name: TypeStats() for name in DATA_TYPES}
+        self._stats = {name: TypeStats() for name in (PATIENTS, *DATA_TYPES)}
         self._lock = threading.Lock()
 
     def answer(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
@@ -153,6 +168,8 @@ class Clinic:
                 return {"status": "ok"}
             case ["stats"]:
                 return self.stats()
+            case ["patients"]:
+                return self._page(PATIENTS, 0, query)
             case ["patients", patient, data_type] if patient.isdecimal() and data_type in DATA_TYPES:
                 return self._page(data_type, int(patient), query)
         raise Refused(HTTPStatus.NOT_FOUND, f"nothing is served at {path}")
@@ -173,7 +190,10 @@ class Clinic:
         self._admit(data_type, page)
         if self._latency_seconds:
             time.sleep(self._latency_seconds)
-        records = patient_records(self._seed, data_type, patient)
+        if data_type == PATIENTS:
+            records = all_patients(self._seed, self._patients)
+        else:
+            records = patient_records(self._seed, data_type, patient)
         end = offset + size
         with self._lock:
             self._stats[data_type].served[page] += 1
@@ -275,6 +295,7 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--error-rate", type=share, default=0.05, help="share of requests that fail with a 500")
     parser.add_argument("--latency-ms", type=float, default=5, help="time that every page takes")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--patients", type=int, default=DEFAULT_PATIENTS, help="how many patients GET /patients lists")
     parser.add_argument("--stop-with-stdin", action="store_true", help="end when stdin is closed")
     return parser.parse_args(arguments)
 
@@ -286,6 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         error_rate=options.error_rate,
         latency_seconds=options.latency_ms / 1000,
         seed=options.seed,
+        patients=options.patients,
     )
     with ApiServer(clinic, options.host, options.port) as server:
         if options.stop_with_stdin:
