@@ -204,6 +204,8 @@ class LazyMapping(Lazy, Mapping[str, Any]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mapping):
             return NotImplemented
+        if other is self:  # as lists and mappings do, and nothing is read for it
+            return True
         return len(self) == len(other) and all(key in other and value == other[key] for key, value in self._entries())
 
     __hash__ = None  # type: ignore[assignment]
@@ -276,6 +278,8 @@ class LazySequence(Lazy, Sequence[Any]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, list | LazySequence):
             return NotImplemented
+        if other is self:
+            return True
         return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=False))
 
     __hash__ = None  # type: ignore[assignment]

@@ -24,7 +24,7 @@ def test_json_is_given_as_text_file_or_standard_input(tmp_path: Path, monkeypatc
     ("text", "says"),
     [
         ('{"a": nope}', "--workload is not JSON: Expecting value (line 1 column 7)"),
-        ('{\n "a": 1,\n}', "line 3 column 1"),
+        ('{\n "a": 1,\n b}', "line 3 column 2"),
         ("", "it is empty"),
         ("work.json", "a file is given as @file"),
         ("[1]", "must be a JSON object ({…}), not a list"),

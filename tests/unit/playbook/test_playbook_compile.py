@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from playbook_cases import HEAD, Cursors, Tools, compiled, plan, warned
+from playbook_cases import HEAD, compiled, plan, warned
 
-from noetl_celery.playbook import Arc, Plan, Rule, TaskPlan, compile_playbook, graph
+from noetl_celery.playbook import Arc, Plan, Rule, TaskPlan, graph
 from noetl_celery.playbook.steps import changes_rows
-
-EXAMPLES = sorted((Path(__file__).parents[3] / "playbooks").rglob("*.yaml"))
 
 
 def task(text: str) -> TaskPlan:
@@ -25,13 +22,6 @@ def task(text: str) -> TaskPlan:
 
 def raw_arcs(found: Plan, step: str) -> list[tuple[str, Any]]:
     return [(arc.step, arc.when.raw if arc.when else None) for arc in found.steps[step].next.arcs]
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_the_examples_compile(path: Path) -> None:
-    done = compile_playbook(path.read_bytes(), file=path.name, tools=Tools(), cursors=Cursors())
-    assert done.plan.entry in done.plan.steps
-    assert not done.warnings
 
 
 def test_the_root_of_a_plan() -> None:
