@@ -1,8 +1,10 @@
-# setup: makes .venv · demo · test · lint · browser: installs Chromium, for tests of the console (Debian, as root) · chaos: all faults, and the table in docs/reliability.md · soak
+# setup: makes .venv · demo · test · lint · chaos: all faults, and the table in docs/reliability.md · soak
+# browser: installs Chromium, for tests of the console (Debian, as root)
 # bench: measured beside plain Celery and others; ARGS are its own, `make bench ARGS="--quick cursor"`
 # docs: the documentation as a site, in build/site · reference: the pages that are made of the code
+# dist: wheel and source distribution of the last commit, in dist/ · test-python PYTHON=python3.13: the tests with that Python
 # clean: removes all that these and `noetl-celery dev` made here
-.PHONY: setup demo test lint browser chaos soak bench screenshots docs reference clean
+.PHONY: setup demo test lint browser chaos soak bench screenshots docs reference dist test-python clean
 .NOTPARALLEL:
 
 VENV := .venv
@@ -78,6 +80,26 @@ docs: setup
 reference: setup
 	$(BIN)/python -m tools.reference
 
+# From an export, so that nothing of the working tree gets in that Git does not know.
+dist: setup
+	rm -rf build/source dist && mkdir -p build/source
+	git archive HEAD | tar -x -C build/source
+	$(BIN)/python -m build --no-isolation --outdir dist build/source
+
+# An environment of its own for each version; no linters: what they say does not depend on it.
+PYTHON := python3.13
+PYTHON_VENV := $(VENV)-$(notdir $(PYTHON))
+PYTHON_STAMP := $(PYTHON_VENV)/.installed
+TESTS := tests/unit tests/integration tests/acceptance
+
+$(PYTHON_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(PYTHON_VENV)
+	$(PYTHON_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev]'
+	@touch $@
+
+test-python: $(PYTHON_STAMP)
+	$(PYTHON_VENV)/bin/python -m pytest $(SPREAD) 4 $(TESTS)
+
 clean:
-	rm -rf $(VENV) .noetl build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* .noetl build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
