@@ -7,12 +7,10 @@ import re
 import shlex
 from pathlib import Path
 
-import click
 import pytest
-import typer
 import yaml
+from command_line import unknown
 
-from noetl_celery.cli import app
 from noetl_celery.faults import POINTS
 from noetl_celery.settings import PREFIX, Settings
 from tools.reference_settings import shown
@@ -98,18 +96,7 @@ def commands(text: str) -> list[list[str]]:
 
 def test_commands_and_their_options_exist(document: Path) -> None:
     for words in commands(document.read_text()):
-        command: click.Command = typer.main.get_command(app)
-        context = click.Context(command)
-        rest = list(words)
-        while hasattr(command, "get_command") and rest and not rest[0].startswith("-"):
-            inner = command.get_command(context, rest[0])
-            assert inner is not None, f"noetl-celery {shlex.join(words)}"
-            command, context = inner, click.Context(inner, parent=context)
-            rest.pop(0)
-        if "--" in rest:
-            rest = rest[: rest.index("--")]
-        known = {option for parameter in command.params for option in parameter.opts} | {"--help"}
-        assert {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)} <= known, shlex.join(words)
+        assert unknown(words) == set(), f"noetl-celery {shlex.join(words)}"
 
 
 def test_commands_are_found() -> None:

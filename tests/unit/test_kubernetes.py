@@ -7,15 +7,13 @@ import subprocess
 import sys
 from typing import Any
 
-import click
 import jsonschema
 import kubernetes_validate
 import pytest
-import typer
 import yaml
+from command_line import unknown
 from manifests import APPLIED, KEDA, KUBERNETES, Manifest, files, pods, rendered
 
-from noetl_celery.cli import app
 from noetl_celery.settings import BODY_QUEUE, CONTROL_QUEUE, Settings
 
 #: the oldest version of Kubernetes that they are checked for, and a recent one
@@ -125,14 +123,7 @@ def test_commands_exist(everything: list[Manifest]) -> None:
             assert container["command"][:4] == ["celery", "-A", "noetl_celery", "worker"], name
             celery |= {word for word in container["command"][4:] + container["args"] if word.startswith("-")}
             continue
-        command: click.Command = typer.main.get_command(app)
-        context, rest = click.Context(command), list(container["args"])
-        while hasattr(command, "get_command") and rest and not rest[0].startswith("-"):
-            found = command.get_command(context, rest.pop(0))
-            assert found is not None, name
-            command, context = found, click.Context(found, parent=context)
-        known = {option for parameter in command.params for option in parameter.opts}
-        assert {word for word in rest if word.startswith("--")} <= known, name
+        assert unknown(container["args"]) == set(), name
     shown = subprocess.run(
         [sys.executable, "-m", "celery", "-A", "noetl_celery", "worker", "--help"],
         capture_output=True,
