@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,7 @@ def files() -> Iterator[tuple[Path, Manifest]]:
                 yield file, document
 
 
+@cache
 def rendered(folder: str) -> list[Manifest]:
     """What is applied with ``kubectl apply -k``; the test is skipped where neither kubectl nor kustomize is."""
     if kubectl := shutil.which("kubectl"):
