@@ -57,7 +57,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, source / name)
     build = (sys.executable, "-m", "build", "--no-isolation", "--sdist", "--wheel")
-    run(*build, "--outdir", folder, source, cwd=folder)
+    said = run(*build, "--outdir", folder, source, cwd=folder)
+    assert "would be ignored" not in said, "package-data and packages contradict each other"
     [archive] = folder.glob("*.tar.gz")
     shutil.unpack_archive(archive, folder / "unpacked", filter="data")
     [unpacked] = (folder / "unpacked").iterdir()
