@@ -24,20 +24,25 @@ ADDED = {"PKG-INFO", "setup.cfg"}
 LEFT_OUT = (".gitignore", ".ci/")
 
 
-def run(*command: str | Path, cwd: Path, **env: str) -> str:
-    """Runs it with no trace of this source tree in the environment; its standard output."""
+def complete(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Runs it with no trace of this source tree in the environment."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("NOETL_", "PYTHON"))}
     done = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
-        env=clean | env,
+        env=clean,
         capture_output=True,
         text=True,
         check=False,
         timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """The same; its standard output."""
+    return complete(*command, cwd=cwd).stdout
 
 
 def tracked() -> set[str]:
@@ -57,8 +62,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, source / name)
     build = (sys.executable, "-m", "build", "--no-isolation", "--sdist", "--wheel")
-    said = run(*build, "--outdir", folder, source, cwd=folder)
-    assert "would be ignored" not in said, "package-data and packages contradict each other"
+    said = complete(*build, "--outdir", folder, source, cwd=folder)
+    assert "would be ignored" not in said.stderr, "package-data and packages contradict each other"
     [archive] = folder.glob("*.tar.gz")
     shutil.unpack_archive(archive, folder / "unpacked", filter="data")
     [unpacked] = (folder / "unpacked").iterdir()
