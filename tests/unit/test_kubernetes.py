@@ -115,6 +115,18 @@ def test_values_of_the_config_map_are_settings(manifests: list[Manifest]) -> Non
         assert set(used) <= config["data"].keys() | {"POD_NAME"}, name
 
 
+def test_references_lead_to_what_is_applied(manifests: list[Manifest]) -> None:
+    for name, template in pods(manifests):
+        pod = template["spec"]
+        assert pod["serviceAccountName"] in of_kind(manifests, "ServiceAccount"), name
+        for source in pod["containers"][0].get("envFrom", []):
+            assert source["configMapRef"]["name"] in of_kind(manifests, "ConfigMap"), name
+    for name, scaled in of_kind(manifests, "ScaledObject").items():
+        assert scaled["spec"]["scaleTargetRef"]["name"] in of_kind(manifests, "Deployment"), name
+        for trigger in scaled["spec"]["triggers"]:
+            assert trigger["authenticationRef"]["name"] in of_kind(manifests, "TriggerAuthentication"), name
+
+
 def test_commands_exist(everything: list[Manifest]) -> None:
     celery = set()
     for name, template in pods(everything):
@@ -162,7 +174,14 @@ def test_ports_and_probes_lead_to_the_console(everything: list[Manifest]) -> Non
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": port["name"]}
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": port["name"]}
     policy = of_kind(everything, "NetworkPolicy")["noetl-console"]["spec"]
-    assert policy["ingress"] == [{"ports": [{"port": port["containerPort"], "protocol": "TCP"}]}]
+    [rule] = policy["ingress"]
+    assert rule["ports"] == [{"port": port["containerPort"], "protocol": "TCP"}]
+
+
+def test_a_console_that_believes_a_proxy_is_reached_by_that_proxy_only(manifests: list[Manifest]) -> None:
+    [container] = dict(pods(manifests))["noetl-console"]["spec"]["containers"]
+    [rule] = of_kind(manifests, "NetworkPolicy")["noetl-console"]["spec"]["ingress"]
+    assert ("--behind-proxy" in container["args"]) == ("from" in rule)
 
 
 def test_selectors_find_their_own_pods_only() -> None:
