@@ -94,6 +94,19 @@ def commands(text: str) -> list[list[str]]:
     return found
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["run", "x.yaml", "--set", "a=1"], set()),
+        (["credential", "set", "--typo=x"], {"--typo"}),
+        (["rnu", "x.yaml"], {"rnu"}),
+        (["dev", "--", "bash", "--norc"], set()),
+    ],
+)
+def test_what_is_no_command_is_noticed(words: list[str], found: set[str]) -> None:
+    assert unknown(words) == found
+
+
 def test_commands_and_their_options_exist(document: Path) -> None:
     for words in commands(document.read_text()):
         assert unknown(words) == set(), f"noetl-celery {shlex.join(words)}"
