@@ -77,11 +77,16 @@ def get(connection: Connection, catalog_id: int) -> Mapping[str, Any] | None:
 
 
 def like(connection: Connection, path: str) -> list[str]:
-    """Paths that look like this one, for a hint."""
+    """Paths that end in a name like this one's, at most 3, for a hint; folders are often left out, and often shared."""
     rows = every(connection, "SELECT DISTINCT path FROM noetl.catalog ORDER BY path LIMIT 500")
     import difflib
 
-    return difflib.get_close_matches(path, [row["path"] for row in rows], n=3, cutoff=0.5)
+    def name(of: str) -> str:
+        return of.rpartition("/")[2]
+
+    names = difflib.get_close_matches(name(path), {name(row["path"]) for row in rows}, n=3)
+    found = [row["path"] for row in rows if name(row["path"]) in names]
+    return difflib.get_close_matches(path, found, n=3, cutoff=0.0)
 
 
 def listed(connection: Connection, *, after: str = "", limit: int) -> list[dict[str, Any]]:
