@@ -178,6 +178,17 @@ def test_ports_and_probes_lead_to_the_console(everything: list[Manifest]) -> Non
     assert rule["ports"] == [{"port": port["containerPort"], "protocol": "TCP"}]
 
 
+def test_metrics_are_where_prometheus_looks_for_them(manifests: list[Manifest]) -> None:
+    [config] = of_kind(manifests, "ConfigMap").values()
+    port = config["data"]["NOETL_METRICS_PORT"]
+    [rule] = of_kind(manifests, "NetworkPolicy")["noetl-metrics"]["spec"]["ingress"]
+    assert rule["ports"] == [{"port": int(port), "protocol": "TCP"}]
+    for name, template in pods(manifests):
+        if "-Q" in str(template):
+            assert template["metadata"]["annotations"]["prometheus.io/port"] == port, name
+            assert template["spec"]["containers"][0]["ports"] == [{"name": "metrics", "containerPort": int(port)}], name
+
+
 def test_a_console_that_believes_a_proxy_is_reached_by_that_proxy_only(manifests: list[Manifest]) -> None:
     [container] = dict(pods(manifests))["noetl-console"]["spec"]["containers"]
     [rule] = of_kind(manifests, "NetworkPolicy")["noetl-console"]["spec"]["ingress"]
