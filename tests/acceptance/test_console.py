@@ -178,7 +178,7 @@ def test_wrong_addresses_get_a_page(system: System, opened: str) -> None:
         }
         assert {path: browser.get(path).status_code for path in asked} == asked
         assert browser.post(f"{here}/explode").status_code == 404
-        assert browser.post(f"{here}/retry").status_code == 422
+        assert browser.post(f"{here}/retry").status_code == 409
 
 
 def test_a_database_that_is_away_is_a_page_too(alone: System) -> None:

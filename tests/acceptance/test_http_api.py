@@ -155,7 +155,9 @@ def test_a_whole_life(system: System, api: httpx.Client) -> None:
     assert [(step["step"], step["ok"], step["failed"]) for step in shown["steps"]] == [("start", 3, 2), ("after", 1, 0)]
     books = get(api, f"{place}/books")["books"]
     assert [(of["step"], of["claimed"], of["differences"]) for of in books] == [("start", 5, []), ("after", 1, [])]
-    assert get(api, f"{place}/explain")["reasons"] == [{"text": "it has completed", "todo": "", "step": None}]
+    ended, failed = get(api, f"{place}/explain")["reasons"]
+    assert (failed["text"], failed["step"]) == ("2 rows failed", "start")
+    assert ended == {"text": "it has completed", "todo": "", "step": None}
     printed = get(api, f"{place}/logs", step="start")["lines"]
     assert {line["text"] for line in printed} == {f"number {n}" for n in range(1, 6)}
 

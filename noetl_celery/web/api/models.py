@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from noetl_celery.web.api.text import ID_PATTERN, Text
 
@@ -18,7 +18,7 @@ TIME_EXAMPLE = "2026-03-02T09:30:00.125000Z"
 
 IdText = Annotated[str, Field(description="A 64-bit number, as text.", examples=[ID_EXAMPLE])]
 CatalogId = (
-    Annotated[str, Field(json_schema_extra={"pattern": ID_PATTERN})] | Annotated[int, Field(ge=0, le=9 * 10**18)]
+    Annotated[str, Field(json_schema_extra={"pattern": ID_PATTERN})] | Annotated[StrictInt, Field(ge=0, le=9 * 10**18)]
 )
 Next = Annotated[str | None, Field(description="`cursor` of the next page; null on the last one.")]
 
@@ -149,7 +149,7 @@ class ResourceRequest(BaseModel):
 
     catalog_id: CatalogId | None = Field(None, examples=["12"])
     path: Text | None = Field(None, min_length=1, examples=["examples/hello"])
-    version: Text | int | None = Field(None, examples=["latest"])
+    version: Text | StrictInt | None = Field(None, examples=["latest"])
 
     @model_validator(mode="after")
     def _named(self) -> ResourceRequest:
