@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
@@ -153,6 +154,10 @@ def test_a_collector_that_is_away_is_said_once(caplog: pytest.LogCaptureFixture)
 
 def test_an_unreachable_collector_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    before = set(threading.enumerate())
     with closing(Spans()) as made:
         for number in range(10_000):
             made.send(Span(number + 1, None, None, "task", 1, 2))
+    for thread in set(threading.enumerate()) - before:
+        thread.join()  # what it draws by lot, between tries, would disturb the tests that come after it
