@@ -440,7 +440,7 @@ def _check_retry(execution_id: int, status: str, step: str, last: Mapping[str, M
         raise WrongState(f"execution {execution_id} is {status}: it is not run again")
     found = last.get(step)
     if found is None:
-        raise NotFound(f"execution {execution_id} has no step '{step}'", hint=f"its steps: {', '.join(last)}")
+        raise WrongState(f"execution {execution_id} has no step '{step}'", hint=f"its steps: {', '.join(last)}")
     if found["status"] == "OPEN":
         raise WrongState(f"step '{step}' is still at work; its failed rows can be run again when it has ended")
     if not found["failed"]:

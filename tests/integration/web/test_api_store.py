@@ -198,7 +198,7 @@ def test_what_is_not_possible_now(api: httpx.Client) -> None:
         assert answer.status_code == 409
         assert answer.json()["error"]["message"]
     step = api.post(f"{place}/retry", json={"step": "start"})
-    assert (step.status_code, step.json()["error"]["code"]) == (404, "not_found")
+    assert (step.status_code, step.json()["error"]["code"]) == (409, "wrong_state"), "it was not entered"
 
 
 def test_fields_of_a_credential_never_come_out(api: httpx.Client, settings: Settings) -> None:
