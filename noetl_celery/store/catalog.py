@@ -76,6 +76,10 @@ def get(connection: Connection, catalog_id: int) -> Mapping[str, Any] | None:
     )
 
 
+#: how alike names are that somebody may have meant, of 1: ``helo`` and ``hello`` are, ``helo`` and ``shell`` are not
+_ALIKE = 0.7
+
+
 def like(connection: Connection, path: str) -> list[str]:
     """Paths that end in a name like this one's, at most 3, for a hint; folders are often left out, and often shared."""
     rows = every(connection, "SELECT DISTINCT path FROM noetl.catalog ORDER BY path LIMIT 500")
@@ -84,7 +88,7 @@ def like(connection: Connection, path: str) -> list[str]:
     def name(of: str) -> str:
         return of.rpartition("/")[2]
 
-    names = difflib.get_close_matches(name(path), {name(row["path"]) for row in rows}, n=3)
+    names = difflib.get_close_matches(name(path), {name(row["path"]) for row in rows}, n=3, cutoff=_ALIKE)
     found = [row["path"] for row in rows if name(row["path"]) in names]
     return difflib.get_close_matches(path, found, n=3, cutoff=0.0)
 

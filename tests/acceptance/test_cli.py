@@ -173,7 +173,7 @@ def test_timeout_leaves_it_running(system: System, slow: str) -> None:
     [
         ((HELLO, "--workload", "not json"), "--workload is not JSON"),
         ((HELLO, "--workload", "[]"), "must be a JSON object"),
-        (("examples/helo",), "no playbook is registered as 'examples/helo' (did you mean examples/hello?)"),
+        (("examples/helo",), "no playbook is registered as 'examples/helo' (did you mean examples/hello"),
         (("of/quite/another/kind",), "no playbook is registered as 'of/quite/another/kind'"),
     ],
 )

@@ -11,7 +11,14 @@ from noetl_celery.store.db import Database
 
 pytestmark = pytest.mark.integration
 
-PATHS = ["examples/hello", "examples/nightly_report", "examples/dead_letters", "shop/orders", "shop/old/orders"]
+PATHS = [
+    "examples/hello",
+    "examples/nightly_report",
+    "examples/dead_letters",
+    "language/shell",
+    "shop/orders",
+    "shop/old/orders",
+]
 
 
 @pytest.mark.parametrize(
