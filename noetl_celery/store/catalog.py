@@ -76,8 +76,8 @@ def get(connection: Connection, catalog_id: int) -> Mapping[str, Any] | None:
     )
 
 
-#: how alike names are that somebody may have meant, of 1: ``helo`` and ``hello`` are, ``helo`` and ``shell`` are not
-_ALIKE = 0.7
+#: how alike names are that somebody may have meant, of 1: ``helo`` and ``hello`` are, ``hello`` and ``shell`` are not
+_ALIKE = 0.82
 
 
 def like(connection: Connection, path: str) -> list[str]:
