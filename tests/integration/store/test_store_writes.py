@@ -363,7 +363,7 @@ def test_registering_twice_makes_one_version(world: World) -> None:
     assert world.do(catalog.register, "p", "a: 1", "f1", None) == (first[0], 1, False)
     assert world.do(catalog.register, "p", "a: 2", "f2", None)[1:] == (2, True)
     assert world.do(catalog.register, "q", "a: 1", "f1", None)[1:] == (1, True)
-    assert world.do(catalog.like, "pp") == ["p"]
+    assert world.do(catalog.like, "folder/p") == ["p"]
     assert world.q("SELECT kind, count(*) FROM noetl.catalog GROUP BY kind") == [{"kind": "Playbook", "count": 3}]
 
 
