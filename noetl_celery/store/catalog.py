@@ -76,8 +76,8 @@ def get(connection: Connection, catalog_id: int) -> Mapping[str, Any] | None:
     )
 
 
-#: how alike names are that somebody may have meant, of 1: ``helo`` and ``hello`` are, ``hello`` and ``shell`` are not
-_ALIKE = 0.82
+#: how alike names are that somebody may have meant, of 1: ``helo`` and ``hello`` are, ``helo`` and ``shell`` are not
+_ALIKE = 0.7
 
 
 def like(connection: Connection, path: str) -> list[str]:
@@ -88,7 +88,9 @@ def like(connection: Connection, path: str) -> list[str]:
     def name(of: str) -> str:
         return of.rpartition("/")[2]
 
-    names = difflib.get_close_matches(name(path), {name(row["path"]) for row in rows}, n=3, cutoff=_ALIKE)
+    known = {name(row["path"]) for row in rows}
+    alike = difflib.get_close_matches(name(path), known, n=3, cutoff=_ALIKE)
+    names = [name(path)] if name(path) in known else alike
     found = [row["path"] for row in rows if name(row["path"]) in names]
     return difflib.get_close_matches(path, found, n=3, cutoff=0.0)
 
