@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 
 from noetl_celery.client import STATUSES, Noetl
 from noetl_celery.errors import InputError
-from noetl_celery.store import browse, catalog
+from noetl_celery.store import browse
 from noetl_celery.web.pages.live import changes
 from noetl_celery.web.render import page, part
 from noetl_celery.web.shared import Client
@@ -29,7 +29,7 @@ def listed(
     """The latest executions. ``go``: an id to go to."""
     if go.strip():
         return RedirectResponse(f"/executions/{client.execution(go).id}", 303)
-    paths = [entry["path"] for entry in client.read(lambda c: catalog.listed(c, limit=PATHS))]
+    paths = [entry["path"] for entry in client.playbooks(PATHS)]
     return page(
         request,
         "executions.html",

@@ -15,7 +15,6 @@ from starlette.responses import RedirectResponse, Response
 from noetl_celery.client import Noetl
 from noetl_celery.errors import InputError, NoetlError, PlaybookInvalid
 from noetl_celery.hiding import is_named
-from noetl_celery.store import catalog
 from noetl_celery.submission import read_playbook
 from noetl_celery.web import problems
 from noetl_celery.web.render import page
@@ -39,7 +38,7 @@ class Field:
 @router.get("/playbooks")
 def listed(request: Request, client: Client) -> Response:
     """All registered playbooks."""
-    return page(request, "playbooks.html", playbooks=client.read(lambda c: catalog.listed(c, limit=LISTED)))
+    return page(request, "playbooks.html", playbooks=client.playbooks(LISTED))
 
 
 @router.get("/start")

@@ -14,7 +14,7 @@ from noetl_celery.execution import Execution
 from noetl_celery.explanation import explain
 from noetl_celery.progress import Rates
 from noetl_celery.report import step_progress
-from noetl_celery.store import browse, catalog, events, executions, lines, situation, timeline
+from noetl_celery.store import browse, events, executions, lines, situation, timeline
 from noetl_celery.web import charts, drawings
 
 Query = Mapping[str, str]
@@ -126,7 +126,7 @@ def rows(asked: Asked) -> Names:
     last = found[-1] if len(found) == ROWS else None
     more = {"step": step, "failed": asked.query.get("failed", "")}
     if last is not None:
-        more["after"] = f"{last['frame']}.{last['frame_id']}.{last['row']}"
+        more["after"] = ".".join(map(str, browse.place(last)))
     return {
         "execution": row,
         "step": step,
@@ -167,8 +167,7 @@ def playbook(asked: Asked) -> Names:
     client, execution = asked.client, asked.execution
     row, steps = client.read(lambda c: (executions.get(c, execution.id), executions.step_summaries(c, execution.id)))
     assert row is not None
-    entry = client.read(lambda c: catalog.get(c, row["catalog_id"]))
-    assert entry is not None
+    entry = client.entry(row["catalog_id"])
     plan = client.plan(row["catalog_id"])
     states = {step["step_name"]: step["status"].lower() for step in steps}
     marks = {step.line: states.get(step.name, "waiting") for step in plan.steps.values() if step.line is not None}
